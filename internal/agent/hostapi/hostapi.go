@@ -1,0 +1,77 @@
+// Package hostapi is the contract between the host and the agent inside a
+// sandbox: the ports, the inside addresses and the host-only endpoints. It
+// holds types only, so that both sides can import it.
+//
+// The host-only endpoints live on a port of their own ([HostPort]). The agent
+// answers there only to [GatewayAddr], which no connection made inside the
+// sandbox has as its source; the edge never routes a request to that port.
+//
+//	POST    /init        Init, answered 204. Repeatable: the last one counts.
+//	POST    /relieve     Relieve, answered 200 with a Relieved.
+//	CONNECT host:port    a byte tunnel to a port on the sandbox's loopback
+//	                     (127.0.0.1, then ::1); 502 when nothing listens.
+package hostapi
+
+import "time"
+
+// Ports the agent listens on, inside every sandbox.
+const (
+	// AgentPort serves process.Process, filesystem.Filesystem, /files, /health,
+	// /metrics and /envs. The number is E2B's (envd).
+	AgentPort = 49983
+	// CodePort serves /execute and /contexts. The number is E2B's.
+	CodePort = 49999
+	// HostPort serves the host-only endpoints.
+	HostPort = 49982
+)
+
+// Addresses of the point-to-point network of a sandbox. Every sandbox has the
+// same ones, each in a network namespace of its own.
+const (
+	SandboxAddr = "10.0.0.2"
+	GatewayAddr = "10.0.0.1"
+	PrefixLen   = 30
+)
+
+// EnvdVersion is the version the agent reports to E2B clients, which switch
+// features on by it (0.6.4 is the highest gate known; upstream is at 0.6.13).
+const EnvdVersion = "0.6.13"
+
+// Init tells a freshly started or restored agent who it is.
+type Init struct {
+	SandboxID  string `json:"sandboxID"`
+	TemplateID string `json:"templateID"`
+	// AccessToken guards the agent port and /execute. Empty leaves them open,
+	// which happens only while a template is being built.
+	AccessToken string            `json:"accessToken,omitempty"`
+	EnvVars     map[string]string `json:"envVars,omitempty"`
+	// DefaultUser and DefaultWorkdir apply to requests that name none; empty
+	// keeps "user" and that user's home.
+	DefaultUser    string    `json:"defaultUser,omitempty"`
+	DefaultWorkdir string    `json:"defaultWorkdir,omitempty"`
+	Hostname       string    `json:"hostname,omitempty"`
+	Timestamp      time.Time `json:"timestamp"`
+	// Entropy is fresh randomness (64 bytes) that clones of one snapshot do not
+	// share; everything with userspace random state is reseeded from it.
+	Entropy []byte `json:"entropy"`
+	// CABundle replaces the system trust store (PEM). Empty leaves it.
+	CABundle []byte `json:"caBundle,omitempty"`
+	// MemoryLimit is the memory the sandbox may use, bytes.
+	MemoryLimit int64 `json:"memoryLimit,omitempty"`
+	// ProcessLimit is how many processes and threads may exist besides the
+	// agent's own.
+	ProcessLimit int64 `json:"processLimit,omitempty"`
+}
+
+// Relieve asks the agent to end the process that uses most memory, because the
+// sandbox is at its memory limit.
+type Relieve struct {
+	LimitBytes int64 `json:"limitBytes"`
+}
+
+// Relieved names the process that was ended. PID is 0 when there was none.
+type Relieved struct {
+	PID      int    `json:"pid"`
+	Name     string `json:"name"`
+	RSSBytes int64  `json:"rssBytes"`
+}
