@@ -67,4 +67,7 @@ type Sandboxes interface {
 	// Dial opens a connection to a port the sandbox listens on, on any address.
 	// ErrNotFound, ErrPortClosed.
 	Dial(ctx context.Context, id string, port uint16) (net.Conn, error)
+	// OnEnd calls fn once for every sandbox that ends, after its last byte was
+	// served. Call it before the first Create; fn must not block.
+	OnEnd(fn func(id string))
 }

@@ -8,6 +8,8 @@
 //
 //	POST    /init        Init, answered 204. Repeatable: the last one counts.
 //	POST    /relieve     Relieve, answered 200 with a Relieved.
+//	POST    /warm        Warm, answered 204 when the named kernels are idle. Used
+//	                     while a template is built, before its snapshot.
 //	CONNECT host:port    a byte tunnel to a port on the sandbox's loopback
 //	                     (127.0.0.1, then ::1); 502 when nothing listens.
 package hostapi
@@ -61,6 +63,11 @@ type Init struct {
 	// ProcessLimit is how many processes and threads may exist besides the
 	// agent's own.
 	ProcessLimit int64 `json:"processLimit,omitempty"`
+}
+
+// Warm names the languages whose default kernel a template keeps running.
+type Warm struct {
+	Languages []string `json:"languages"`
 }
 
 // Relieve asks the agent to end the process that uses most memory, because the
