@@ -1,0 +1,109 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite/query"
+)
+
+// AddKey implements store.Keys.
+func (s *Store) AddKey(ctx context.Context, k store.Key) error {
+	err := s.write(ctx, func(q *query.Queries) error {
+		return q.AddKey(ctx, query.AddKeyParams{
+			ID:           k.ID,
+			Name:         k.Name,
+			Hash:         k.Hash,
+			Prefix:       k.Prefix,
+			CreatedAt:    micros(k.CreatedAt),
+			LastUsed:     micros(k.LastUsed),
+			MaxSandboxes: int64(k.MaxSandboxes),
+			MaxTimeout:   k.MaxTimeout.Microseconds(),
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("add key %q: %w", k.Name, err)
+	}
+	return nil
+}
+
+// KeyByHash implements store.Keys.
+func (s *Store) KeyByHash(ctx context.Context, hash string) (store.Key, error) {
+	row, err := s.read.KeyByHash(ctx, hash)
+	if err != nil {
+		return store.Key{}, fmt.Errorf("find a key: %w", storeError(err))
+	}
+	return key(row), nil
+}
+
+// Keys implements store.Keys.
+func (s *Store) Keys(ctx context.Context) ([]store.Key, error) {
+	rows, err := s.read.Keys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	keys := make([]store.Key, len(rows))
+	for i, row := range rows {
+		keys[i] = key(row)
+	}
+	return keys, nil
+}
+
+// TouchKey implements store.Keys.
+func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
+	last, err := s.read.KeyLastUsed(ctx, id)
+	if err != nil {
+		return fmt.Errorf("find key %s: %w", id, storeError(err))
+	}
+	if at.Sub(fromMicros(last)) < store.TouchEvery {
+		return nil
+	}
+	return s.write(ctx, func(q *query.Queries) error {
+		return q.TouchKey(ctx, query.TouchKeyParams{At: micros(at), ID: id})
+	})
+}
+
+// DeleteKey implements store.Keys.
+func (s *Store) DeleteKey(ctx context.Context, idOrName string) error {
+	err := s.write(ctx, func(q *query.Queries) error {
+		n, err := q.DeleteKey(ctx, idOrName)
+		if err == nil && n == 0 {
+			err = store.ErrNotFound
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("delete key %q: %w", idOrName, err)
+	}
+	return nil
+}
+
+func key(row query.Key) store.Key {
+	return store.Key{
+		ID:           row.ID,
+		Name:         row.Name,
+		Hash:         row.Hash,
+		Prefix:       row.Prefix,
+		CreatedAt:    fromMicros(row.CreatedAt),
+		LastUsed:     fromMicros(row.LastUsed),
+		MaxSandboxes: int(row.MaxSandboxes),
+		MaxTimeout:   time.Duration(row.MaxTimeout) * time.Microsecond,
+	}
+}
+
+// micros is a time as the database keeps it; the zero time is 0.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

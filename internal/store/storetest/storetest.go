@@ -1,0 +1,307 @@
+// Package storetest is the contract of store.Store as tests. Every
+// implementation runs it.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Run checks an implementation. open returns a new empty store and closes it
+// when the test ends.
+func Run(t *testing.T, open func(t *testing.T) store.Store) {
+	tests := []struct {
+		name string
+		run  func(t *testing.T, s store.Store)
+	}{
+		{"KeyIsFoundByTheHashOfItsSecret", keyIsFoundByHash},
+		{"KeyNamesAreUnique", keyNamesAreUnique},
+		{"KeyUseIsNotedCoarsely", keyUseIsNotedCoarsely},
+		{"DeletedKeyIsGone", deletedKeyIsGone},
+		{"SandboxIsReadBackAsWritten", sandboxIsReadBackAsWritten},
+		{"SandboxesAreListedByWhetherTheyEnded", sandboxesAreListed},
+		{"PruneTakesOldAndSurplusEndedOnes", pruneTakesOldAndSurplus},
+		{"TemplateIsFoundByIDAndName", templateIsFound},
+		{"NewBuildReplacesTheOldOneWhole", newBuildReplacesOldOne},
+		{"TemplateIDBelongsToOneName", templateIDBelongsToOneName},
+		{"DeletedTemplateIsReturnedOnce", deletedTemplateIsReturnedOnce},
+		{"WritersDoNotLoseEachOthersWork", writersDoNotLoseWork},
+		{"CancelledContextEndsACall", cancelledContextEndsACall},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, open(t)) })
+	}
+}
+
+// now is a time with nanoseconds and a zone, which a store normalises.
+var now = time.Date(2026, 3, 4, 5, 6, 7, 123456789, time.FixedZone("", 3600))
+
+// kept is what a store returns for now.
+var kept = now.UTC().Truncate(time.Microsecond)
+
+func keyIsFoundByHash(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	k, secret := newKey(t, "ci")
+	k.MaxTimeout = 2 * time.Hour
+	require.NoError(t, s.AddKey(ctx, k))
+
+	hash, err := store.HashSecret(secret)
+	require.NoError(t, err)
+	got, err := s.KeyByHash(ctx, hash)
+	require.NoError(t, err)
+	k.CreatedAt = kept
+	requireEqual(t, k, got)
+
+	_, err = s.KeyByHash(ctx, strings.Repeat("0", 64))
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func keyNamesAreUnique(t *testing.T, s store.Store) {
+	first, _ := newKey(t, "ci")
+	second, _ := newKey(t, "ci")
+	require.NoError(t, s.AddKey(t.Context(), first))
+	require.ErrorIs(t, s.AddKey(t.Context(), second), store.ErrExists)
+	keys, err := s.Keys(t.Context())
+	require.NoError(t, err)
+	require.Len(t, keys, 1)
+}
+
+func keyUseIsNotedCoarsely(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	k, _ := newKey(t, "ci")
+	require.NoError(t, s.AddKey(ctx, k))
+	lastUsed := func() time.Time {
+		got, err := s.KeyByHash(ctx, k.Hash)
+		require.NoError(t, err)
+		return got.LastUsed
+	}
+
+	require.Zero(t, lastUsed(), "a new key was never used")
+	require.NoError(t, s.TouchKey(ctx, k.ID, now))
+	require.Equal(t, kept, lastUsed())
+	require.NoError(t, s.TouchKey(ctx, k.ID, now.Add(store.TouchEvery/2)))
+	require.Equal(t, kept, lastUsed(), "a use soon after changes nothing")
+	require.NoError(t, s.TouchKey(ctx, k.ID, now.Add(store.TouchEvery)))
+	require.Equal(t, kept.Add(store.TouchEvery), lastUsed())
+	require.ErrorIs(t, s.TouchKey(ctx, "unknown", now), store.ErrNotFound)
+}
+
+func deletedKeyIsGone(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	for _, name := range []string{"a", "b"} {
+		k, _ := newKey(t, name)
+		require.NoError(t, s.AddKey(ctx, k))
+	}
+	keys, err := s.Keys(ctx)
+	require.NoError(t, err)
+	require.Len(t, keys, 2)
+
+	require.NoError(t, s.DeleteKey(ctx, "a"), "by name")
+	other, err := s.Keys(ctx)
+	require.NoError(t, err)
+	require.Len(t, other, 1)
+	require.NoError(t, s.DeleteKey(ctx, other[0].ID), "by id")
+	require.ErrorIs(t, s.DeleteKey(ctx, "a"), store.ErrNotFound)
+}
+
+func sandboxIsReadBackAsWritten(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	sb := store.Sandbox{
+		ID: "i0001", State: "running", KeyID: "k", TemplateID: "t", TemplateName: "base", TemplateBuild: "b",
+		CreatedAt: now, StartedAt: now, EndAt: now, CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 1 << 40,
+		Metadata: map[string]string{"a/b": "ü\"'"}, EnvVars: map[string]string{"E": ""}, DenyInternet: true,
+		AccessToken: "token", Owner: store.Owner{PID: 7, StartTime: 1 << 63, BootID: "boot"},
+		Data: []byte(`{"tap":"t0"}`),
+	}
+	require.NoError(t, s.PutSandbox(ctx, sb))
+	want := sb
+	want.CreatedAt, want.StartedAt, want.EndAt = kept, kept, kept
+	got, err := s.Sandbox(ctx, sb.ID)
+	require.NoError(t, err)
+	requireEqual(t, want, got)
+
+	sb.State, sb.Reason, sb.EndedAt, sb.Metadata = "ended", "killed by its owner", now, nil
+	require.NoError(t, s.PutSandbox(ctx, sb))
+	want.State, want.Reason, want.EndedAt, want.Metadata = "ended", "killed by its owner", kept, nil
+	got, err = s.Sandbox(ctx, sb.ID)
+	require.NoError(t, err)
+	requireEqual(t, want, got)
+
+	_, err = s.Sandbox(ctx, "i0002")
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func sandboxesAreListed(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	for i, id := range []string{"c", "a", "b"} {
+		require.NoError(t, s.PutSandbox(ctx, store.Sandbox{ID: id, CreatedAt: now.Add(time.Duration(i) * time.Second)}))
+	}
+	require.NoError(t, s.PutSandbox(ctx, store.Sandbox{ID: "d", CreatedAt: now, EndedAt: now}))
+
+	require.Equal(t, []string{"c", "a", "b"}, sandboxIDs(t, s, false))
+	require.Equal(t, []string{"d"}, sandboxIDs(t, s, true))
+}
+
+func pruneTakesOldAndSurplus(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	require.NoError(t, s.PutSandbox(ctx, store.Sandbox{ID: "living", CreatedAt: now.Add(-time.Hour)}))
+	for i := range 6 {
+		ended := now.Add(time.Duration(i) * time.Minute)
+		require.NoError(t, s.PutSandbox(ctx, store.Sandbox{ID: fmt.Sprintf("e%d", i), CreatedAt: now, EndedAt: ended}))
+	}
+
+	n, err := s.PruneSandboxes(ctx, now.Add(90*time.Second), 100)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.Equal(t, []string{"e2", "e3", "e4", "e5"}, sandboxIDs(t, s, true))
+
+	n, err = s.PruneSandboxes(ctx, time.Time{}, 3)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, []string{"e3", "e4", "e5"}, sandboxIDs(t, s, true))
+	require.Equal(t, []string{"living"}, sandboxIDs(t, s, false))
+}
+
+func templateIsFound(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	tpl := template("aaaaaaaaaaaaaaaaaaaa", "base")
+	stored, replaced, err := s.PutTemplate(ctx, tpl)
+	require.NoError(t, err)
+	require.Zero(t, replaced)
+	tpl.CreatedAt, tpl.BuiltAt = kept, kept
+	requireEqual(t, tpl, stored)
+
+	for _, by := range []string{tpl.ID, tpl.Name} {
+		got, err := s.Template(ctx, by)
+		require.NoError(t, err)
+		requireEqual(t, tpl, got)
+	}
+	_, err = s.Template(ctx, "other")
+	require.ErrorIs(t, err, store.ErrNotFound)
+	_, err = s.Template(ctx, "")
+	require.ErrorIs(t, err, store.ErrNotFound)
+
+	nameless := template("bbbbbbbbbbbbbbbbbbbb", "")
+	for _, id := range []string{"bbbbbbbbbbbbbbbbbbbb", "cccccccccccccccccccc"} {
+		nameless.ID = id
+		_, _, err = s.PutTemplate(ctx, nameless)
+		require.NoError(t, err, "several templates may have no name")
+	}
+	_, err = s.Template(ctx, "")
+	require.ErrorIs(t, err, store.ErrNotFound)
+	all, err := s.Templates(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+}
+
+func newBuildReplacesOldOne(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	first, _, err := s.PutTemplate(ctx, template("aaaaaaaaaaaaaaaaaaaa", "base"))
+	require.NoError(t, err)
+
+	second := template("bbbbbbbbbbbbbbbbbbbb", "base")
+	second.CreatedAt = now.Add(time.Hour)
+	second.BuildID, second.Image, second.EnvVars = "build2", "image2", nil
+	stored, replaced, err := s.PutTemplate(ctx, second)
+	require.NoError(t, err)
+	requireEqual(t, first, replaced)
+	require.Equal(t, first.ID, stored.ID, "the id stays")
+	require.Equal(t, first.CreatedAt, stored.CreatedAt, "the time of creation stays")
+	require.Equal(t, "image2", stored.Image)
+	require.Empty(t, stored.EnvVars)
+
+	got, err := s.Template(ctx, "base")
+	require.NoError(t, err)
+	requireEqual(t, stored, got)
+}
+
+func templateIDBelongsToOneName(t *testing.T, s store.Store) {
+	_, _, err := s.PutTemplate(t.Context(), template("aaaaaaaaaaaaaaaaaaaa", "base"))
+	require.NoError(t, err)
+	for _, name := range []string{"other", ""} {
+		_, _, err = s.PutTemplate(t.Context(), template("aaaaaaaaaaaaaaaaaaaa", name))
+		require.ErrorIs(t, err, store.ErrExists)
+	}
+}
+
+func deletedTemplateIsReturnedOnce(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	stored, _, err := s.PutTemplate(ctx, template("aaaaaaaaaaaaaaaaaaaa", "base"))
+	require.NoError(t, err)
+	deleted, err := s.DeleteTemplate(ctx, "base")
+	require.NoError(t, err)
+	requireEqual(t, stored, deleted)
+	_, err = s.DeleteTemplate(ctx, "base")
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func writersDoNotLoseWork(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	const writers, each = 8, 20
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("s%d-%d", w, i)
+				if err := s.PutSandbox(ctx, store.Sandbox{ID: id, CreatedAt: now}); err != nil {
+					t.Errorf("write %s: %v", id, err)
+				}
+				if _, err := s.Sandbox(ctx, id); err != nil {
+					t.Errorf("a write must be readable when it returned: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, sandboxIDs(t, s, false), writers*each)
+}
+
+func cancelledContextEndsACall(t *testing.T, s store.Store) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.PutSandbox(ctx, store.Sandbox{ID: "x"}), context.Canceled)
+	require.Empty(t, sandboxIDs(t, s, false))
+}
+
+func newKey(t *testing.T, name string) (store.Key, string) {
+	t.Helper()
+	k, secret, err := store.NewKey(name, now)
+	require.NoError(t, err)
+	return k, secret
+}
+
+func template(id, name string) store.Template {
+	return store.Template{
+		ID: id, Name: name, CreatedAt: now, BuildID: "build1", BuiltAt: now, CPUs: 2, MemoryBytes: 1 << 30,
+		DiskBytes: 1 << 33, SizeBytes: 12345, Image: "image1", Snapshot: "snap1", StartCmd: "start", ReadyCmd: "ready",
+		EnvVars: map[string]string{"A": "b"}, User: "user", Workdir: "/home/user", Kernels: []string{"python"},
+		AgentHash: "a", EngineHash: "e", RecipeHash: "r",
+	}
+}
+
+func sandboxIDs(t *testing.T, s store.Store, ended bool) []string {
+	t.Helper()
+	list, err := s.Sandboxes(t.Context(), ended)
+	require.NoError(t, err)
+	ids := make([]string, len(list))
+	for i, sb := range list {
+		ids[i] = sb.ID
+	}
+	return ids
+}
+
+func requireEqual(t *testing.T, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("records differ (-want +got):\n%s", diff)
+	}
+}
