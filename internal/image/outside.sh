@@ -1,0 +1,2 @@
+mount -t proc -o nosuid,nodev,noexec proc /proc
+"$@"

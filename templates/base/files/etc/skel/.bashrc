@@ -1,0 +1,1 @@
+# Read by interactive shells, after /etc/bash.bashrc.
