@@ -1,0 +1,89 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// DialContext connects to a TCP port of the sandbox, from the gateway's
+// address. The error is a *net.OpError; errors.Is finds syscall.ECONNREFUSED
+// in it when nothing listens on the port, ctx's error when ctx ended first, and
+// [ErrClosed] when the network is closed. The caller closes the connection; it
+// has CloseWrite for half-closing, and ends with the network.
+func (n *Network) DialContext(ctx context.Context, port uint16) (net.Conn, error) {
+	c, err := n.dial(ctx, port)
+	if err != nil {
+		address := net.TCPAddrFromAddrPort(netip.AddrPortFrom(sandboxAddr, port))
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: address, Err: err}
+	}
+	n.counters.connectionsIn.Add(1)
+	return c, nil
+}
+
+func (n *Network) dial(ctx context.Context, port uint16) (*insideConn, error) {
+	var queue waiter.Queue
+	endpoint, err := n.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
+	if err != nil {
+		return nil, asError(err)
+	}
+	tuneEndpoint(endpoint)
+	c := newInsideConn(n, endpoint, &queue)
+	if !n.track(c) {
+		c.abort()
+		return nil, ErrClosed
+	}
+	if err := connect(ctx, endpoint, &queue, port); err != nil {
+		c.abort()
+		if n.ctx.Err() != nil {
+			return nil, ErrClosed
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+func connect(ctx context.Context, endpoint tcpip.Endpoint, queue *waiter.Queue, port uint16) error {
+	connected, notify := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
+	queue.EventRegister(&connected)
+	defer queue.EventUnregister(&connected)
+
+	if err := endpoint.Bind(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(gateway4)}); err != nil {
+		return fmt.Errorf("bind to %s: %w", gatewayAddr, asError(err))
+	}
+	err := endpoint.Connect(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(sandbox4), Port: port})
+	if _, started := err.(*tcpip.ErrConnectStarted); started {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-notify:
+		}
+		err = endpoint.LastError()
+	}
+	return dialError(err)
+}
+
+// dialError gives the errors a caller decides on their names in syscall.
+func dialError(err tcpip.Error) error {
+	switch err.(type) {
+	case nil:
+		return nil
+	case *tcpip.ErrConnectionRefused:
+		return syscall.ECONNREFUSED
+	case *tcpip.ErrConnectionReset:
+		return syscall.ECONNRESET
+	case *tcpip.ErrTimeout:
+		return syscall.ETIMEDOUT
+	case *tcpip.ErrHostUnreachable, *tcpip.ErrNetworkUnreachable:
+		return syscall.EHOSTUNREACH
+	default:
+		return asError(err)
+	}
+}

@@ -1,0 +1,219 @@
+// Package gateway is the network of a sandbox, in user space: a network
+// namespace of its own with one TAP device, and a TCP/IP stack in this process
+// on the other end of that device. Every byte into or out of the sandbox goes
+// through the stack; connections out are judged by a [Policy], then dialled
+// from the host.
+//
+// All sandboxes have the same addresses (see package hostapi), IPv4 only: IPv6
+// is switched off in the namespace and names have no AAAA records inside.
+// There is no bridge, no NAT and no firewall rule on the host, and nothing is
+// forwarded that is not TCP, UDP or DNS.
+//
+// The package owns the namespace, the device, the stack and the connections of
+// one sandbox. It knows nothing of sandboxes' lives, of engines or of storage,
+// and it changes nothing in the host's own network namespace.
+//
+// What comes from a sandbox is hostile. Every count and size here has a limit
+// per sandbox (see [Limits]); what exceeds it is dropped or reset, inside.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// ErrClosed: the network was closed.
+var ErrClosed = errors.New("network is closed")
+
+// Config says how a network is made.
+type Config struct {
+	// Dir is the sandbox's own folder; it must exist. The namespace is
+	// bind-mounted at Dir/netns.
+	Dir string
+	// Resolvers answer names. Empty takes the host's /etc/resolv.conf and
+	// follows its changes.
+	Resolvers []netip.AddrPort
+	// Policy judges connections out and names. Nil is a new [Public].
+	Policy Policy
+	// OnDecision is told of every judgement, in order, from one goroutine at a
+	// time. It may be slow: what it cannot keep up with is dropped and counted
+	// in [Stats.EventsDropped].
+	OnDecision func(Event)
+	// Limits bound what one sandbox may use; zero fields take defaults.
+	Limits Limits
+	// Log gets what goes wrong. Nil discards.
+	Log *slog.Logger
+}
+
+// Network is the network of one sandbox. All methods are safe for concurrent
+// use.
+type Network struct {
+	dir       string
+	log       *slog.Logger
+	limits    Limits
+	resolvers *resolvers
+	policy    atomic.Pointer[policyBox]
+	events    *events
+	names     *nameCache
+	buffers   *bufferBudget
+
+	namespace *namespace
+	link      *link
+	stack     *stack.Stack
+	flows     *udpFlows
+	dnsSlots  chan struct{}
+	ctx       context.Context // ends with the network
+	cancel    context.CancelFunc
+	counters  counters
+
+	mu      sync.Mutex
+	closed  bool
+	open    map[closer]struct{}
+	working sync.WaitGroup // every goroutine that is not the stack's
+	close   func() error   // once
+}
+
+// policyBox lets an atomic pointer hold an interface.
+type policyBox struct{ Policy }
+
+// closer is something of a network that lives until the network does, at most.
+type closer interface{ abort() }
+
+// New makes the namespace, its device and the stack. ctx bounds the making
+// only. On error nothing is left behind.
+func New(ctx context.Context, cfg Config) (*Network, error) {
+	return start(ctx, cfg, createNamespace)
+}
+
+// Adopt takes over the network that a daemon which is gone made in cfg.Dir. A
+// sandbox running in it keeps its network; connections that were open are
+// lost. The error is fs.ErrNotExist when there is no network to adopt.
+func Adopt(ctx context.Context, cfg Config) (*Network, error) {
+	return start(ctx, cfg, openNamespace)
+}
+
+func start(ctx context.Context, cfg Config, namespaceIn func(dir string) (*namespace, error)) (*Network, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ns, err := namespaceIn(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	n := newNetwork(cfg, ns)
+	if err := n.startStack(); err != nil {
+		return nil, errors.Join(fmt.Errorf("network in %s: %w", cfg.Dir, err), n.Close())
+	}
+	return n, nil
+}
+
+func newNetwork(cfg Config, ns *namespace) *Network {
+	if cfg.Policy == nil {
+		cfg.Policy = NewPublic()
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	limits := cfg.Limits.withDefaults()
+	n := &Network{
+		dir:       cfg.Dir,
+		log:       cfg.Log,
+		limits:    limits,
+		resolvers: newResolvers(cfg.Resolvers),
+		events:    &events{notify: cfg.OnDecision},
+		names:     newNameCache(limits.Names),
+		buffers:   newBufferBudget(limits.BufferBytes),
+		namespace: ns,
+		dnsSlots:  make(chan struct{}, limits.DNSInFlight),
+		open:      map[closer]struct{}{},
+	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.close = sync.OnceValue(n.tearDown)
+	n.SetPolicy(cfg.Policy)
+	return n
+}
+
+// NamespacePath is the file to start the sandbox's engine in.
+func (n *Network) NamespacePath() string { return n.namespace.path }
+
+// SetPolicy makes p judge from now on. Connections that are open stay.
+func (n *Network) SetPolicy(p Policy) { n.policy.Store(&policyBox{p}) }
+
+// Reset gives the device its address, route and neighbour again, which runsc
+// takes off when it starts a sandbox. Call it when no sandbox runs in the
+// namespace and before the next one starts.
+func (n *Network) Reset() error { return n.namespace.configure() }
+
+// Close ends every connection and removes the stack, the device, the mount and
+// the namespace. A sandbox that still runs in it keeps a dead network. Close
+// again returns the first result.
+func (n *Network) Close() error { return n.close() }
+
+func (n *Network) tearDown() error {
+	n.mu.Lock()
+	n.closed = true
+	open := n.open
+	n.open = nil
+	n.mu.Unlock()
+
+	n.cancel()
+	for c := range open {
+		c.abort()
+	}
+	if n.stack != nil {
+		n.stack.Close()
+	}
+	err := n.namespace.remove()
+	if n.stack != nil {
+		n.stack.Wait()
+	}
+	n.working.Wait()
+	n.events.wait()
+	return err
+}
+
+// track registers c to be aborted with the network. It reports false, and c
+// must be closed by the caller, when the network is closed.
+func (n *Network) track(c closer) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.open[c] = struct{}{}
+	return true
+}
+
+func (n *Network) untrack(c closer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.open, c)
+}
+
+// begin admits a goroutine that Close waits for; the caller calls
+// n.working.Done at its end. It reports false when the network is closed.
+func (n *Network) begin() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.working.Add(1)
+	return true
+}
+
+// guard keeps a panic in the handling of hostile input from ending the daemon,
+// and with it every sandbox. Defer it in each goroutine.
+func (n *Network) guard(what string) {
+	if p := recover(); p != nil {
+		n.counters.panics.Add(1)
+		n.log.Error("recovered from a panic in the gateway, please report it", "in", what, "panic", p, "stack", stackTrace())
+	}
+}

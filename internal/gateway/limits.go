@@ -1,0 +1,36 @@
+package gateway
+
+import "time"
+
+// Limits bound what one sandbox may use of the host. A zero field takes the
+// default in its comment.
+type Limits struct {
+	Connections int           // open TCP connections out: 1024
+	Pending     int           // TCP connections out that are being judged or dialled: 256
+	UDPFlows    int           // pairs of a UDP address inside and one outside: 512
+	DNSInFlight int           // questions being answered: 64
+	Names       int           // addresses whose asked name is remembered: 4096
+	BufferBytes int           // shared by the buffers of TCP connections out: 64 MiB
+	DialTimeout time.Duration // of a connection out: 30 s
+	TCPIdle     time.Duration // without a byte in either direction: 2 h
+	UDPIdle     time.Duration // the same for a flow: 60 s
+}
+
+func (l Limits) withDefaults() Limits {
+	setDefault(&l.Connections, 1024)
+	setDefault(&l.Pending, 256)
+	setDefault(&l.UDPFlows, 512)
+	setDefault(&l.DNSInFlight, 64)
+	setDefault(&l.Names, 4096)
+	setDefault(&l.BufferBytes, 64<<20)
+	setDefault(&l.DialTimeout, 30*time.Second)
+	setDefault(&l.TCPIdle, 2*time.Hour)
+	setDefault(&l.UDPIdle, time.Minute)
+	return l
+}
+
+func setDefault[T int | time.Duration](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
+}

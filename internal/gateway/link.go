@@ -1,0 +1,283 @@
+package gateway
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	// vnetHeaderLen is the size of struct virtio_net_hdr (linux/virtio_net.h),
+	// which the kernel puts before each frame of a TAP with IFF_VNET_HDR.
+	vnetHeaderLen = 10
+	// firstChunk holds a whole frame of most traffic that is no bulk; what is
+	// longer goes on in a chunk of lastChunk. Together they hold the longest
+	// IP packet with its Ethernet header.
+	firstChunk = 2 << 10
+	lastChunk  = 64 << 10
+)
+
+// link is the stack's link endpoint over the TAP device. It reads with the Go
+// runtime's poller, so an idle network holds a goroutine and no OS thread, and
+// no buffer.
+type link struct {
+	tap  *os.File
+	raw  syscall.RawConn
+	done chan struct{} // closed when the reader has ended; nil before Attach
+
+	mu         sync.RWMutex
+	dispatcher stack.NetworkDispatcher
+
+	bytesOut, bytesIn, refused atomic.Uint64
+	guard                      func(what string)
+}
+
+var _ stack.LinkEndpoint = (*link)(nil)
+
+func newLink(tap *os.File, guard func(string)) (*link, error) {
+	raw, err := tap.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &link{tap: tap, raw: raw, guard: guard}, nil
+}
+
+// Attach starts the reader; with nil (the stack ends) it only stops delivery.
+// The reader ends when the device's file is closed.
+func (l *link) Attach(dispatcher stack.NetworkDispatcher) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dispatcher = dispatcher
+	if dispatcher != nil && l.done == nil {
+		l.done = make(chan struct{})
+		go l.readLoop()
+	}
+}
+
+func (l *link) readLoop() {
+	defer close(l.done)
+	var r frameReader
+	for {
+		frame, err := r.next(l.raw)
+		if err != nil {
+			return // closed
+		}
+		l.receive(frame)
+	}
+}
+
+// receive hands one frame from the sandbox to the stack, if it is one the
+// stack should see.
+func (l *link) receive(frame *buffer.Buffer) {
+	defer l.guard("frame")
+	size := frame.Size()
+	l.bytesOut.Add(uint64(size))
+	first, _ := frame.PullUp(0, int(min(size, maxHeaders)))
+	protocol, ok := checkFrame(first.AsSlice(), int(size))
+	if !ok {
+		l.refused.Add(1)
+		frame.Release()
+		return
+	}
+	packet := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: *frame})
+	defer packet.DecRef()
+	packet.LinkHeader().Consume(header.EthernetMinimumSize)
+	packet.NetworkProtocolNumber = protocol
+	packet.PktType = tcpip.PacketHost
+	packet.RXChecksumValidated = true // it never left this machine
+
+	l.mu.RLock()
+	dispatcher := l.dispatcher
+	l.mu.RUnlock()
+	if dispatcher != nil {
+		dispatcher.DeliverNetworkPacket(protocol, packet)
+	}
+}
+
+// frameReader reads frames off the device. It keeps the chunks a frame did not
+// fill for the next one, and none while it waits.
+type frameReader struct {
+	header      [vnetHeaderLen]byte
+	first, last *buffer.View
+}
+
+// next returns one frame, which the caller releases. It blocks until there is
+// one; the error means that the device was closed.
+func (r *frameReader) next(raw syscall.RawConn) (*buffer.Buffer, error) {
+	var n int
+	var readErr error
+	err := raw.Read(func(fd uintptr) bool {
+		n, readErr = r.readOnce(int(fd))
+		if readErr == unix.EAGAIN {
+			r.release()
+			return false
+		}
+		return true
+	})
+	if err != nil || readErr != nil {
+		r.release()
+		return nil, firstError(err, readErr)
+	}
+	return r.take(n - vnetHeaderLen), nil
+}
+
+func (r *frameReader) readOnce(fd int) (int, error) {
+	if r.first == nil {
+		r.first = buffer.NewViewSize(firstChunk)
+	}
+	if r.last == nil {
+		r.last = buffer.NewViewSize(lastChunk)
+	}
+	for {
+		n, err := readv3(fd, r.header[:], r.first.AsSlice(), r.last.AsSlice())
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// take makes a frame of the first n bytes of the chunks.
+func (r *frameReader) take(n int) *buffer.Buffer {
+	n = max(n, 0)
+	first := r.first
+	r.first = nil
+	if n <= firstChunk {
+		first.CapLength(n)
+		frame := buffer.MakeWithView(first)
+		return &frame
+	}
+	frame := buffer.MakeWithView(first)
+	last := r.last
+	r.last = nil
+	last.CapLength(n - firstChunk)
+	if err := frame.Append(last); err != nil { // never: it is no view twice
+		last.Release()
+	}
+	return &frame
+}
+
+func (r *frameReader) release() {
+	if r.first != nil {
+		r.first.Release()
+	}
+	if r.last != nil {
+		r.last.Release()
+	}
+	r.first, r.last = nil, nil
+}
+
+// WritePackets sends to the sandbox.
+func (l *link) WritePackets(packets stack.PacketBufferList) (int, tcpip.Error) {
+	for i, packet := range packets.AsSlice() {
+		if err := l.send(packet); err != nil {
+			return i, err
+		}
+	}
+	return packets.Len(), nil
+}
+
+func (l *link) send(packet *stack.PacketBuffer) tcpip.Error {
+	var head [vnetHeaderLen]byte
+	if packet.TransportProtocolNumber == header.TCPProtocolNumber {
+		leaveTCPChecksum(&head, len(packet.NetworkHeader().Slice()))
+	}
+	var sendErr error
+	err := l.raw.Write(func(fd uintptr) bool {
+		sendErr = writePacket(int(fd), head[:], packet)
+		return sendErr != unix.EAGAIN
+	})
+	if err != nil {
+		return &tcpip.ErrClosedForSend{}
+	}
+	if sendErr != nil {
+		return &tcpip.ErrNoBufferSpace{}
+	}
+	l.bytesIn.Add(uint64(packet.Size()))
+	return nil
+}
+
+// leaveTCPChecksum says in a virtio_net_hdr that the checksum of a TCP segment
+// over IPv4 is still to be computed, which on one machine nobody then does.
+func leaveTCPChecksum(head *[vnetHeaderLen]byte, ipHeaderLen int) {
+	start := header.EthernetMinimumSize + ipHeaderLen
+	head[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
+	nativeEndian.PutUint16(head[6:], uint16(start)) // csum_start
+	nativeEndian.PutUint16(head[8:], header.TCPChecksumOffset)
+}
+
+// AddHeader puts the Ethernet header before a packet to the sandbox.
+func (l *link) AddHeader(packet *stack.PacketBuffer) {
+	header.Ethernet(packet.LinkHeader().Push(header.EthernetMinimumSize)).Encode(&header.EthernetFields{
+		SrcAddr: linkAddress(gatewayMAC),
+		DstAddr: linkAddress(sandboxMAC),
+		Type:    packet.NetworkProtocolNumber,
+	})
+}
+
+// ParseHeader is not needed: receive has done it.
+func (l *link) ParseHeader(*stack.PacketBuffer) bool { return true }
+
+// MTU is the device's.
+func (l *link) MTU() uint32 { return deviceMTU }
+
+// SetMTU does nothing: the device's is fixed.
+func (l *link) SetMTU(uint32) {}
+
+// MaxHeaderLength is the Ethernet header's.
+func (l *link) MaxHeaderLength() uint16 { return header.EthernetMinimumSize }
+
+// LinkAddress is the gateway's.
+func (l *link) LinkAddress() tcpip.LinkAddress { return linkAddress(gatewayMAC) }
+
+// SetLinkAddress does nothing: the address is fixed.
+func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
+
+// Capabilities leave checksums out in both directions: frames stay on this
+// machine.
+func (l *link) Capabilities() stack.LinkEndpointCapabilities {
+	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload | stack.CapabilityResolutionRequired
+}
+
+// IsAttached reports whether a stack listens.
+func (l *link) IsAttached() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.dispatcher != nil
+}
+
+// Wait returns when the reader has ended.
+func (l *link) Wait() {
+	l.mu.RLock()
+	done := l.done
+	l.mu.RUnlock()
+	if done != nil {
+		<-done
+	}
+}
+
+// ARPHardwareType is Ethernet.
+func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
+
+// Close does nothing: the namespace owns the device.
+func (l *link) Close() {}
+
+// SetOnCloseAction does nothing, see Close.
+func (l *link) SetOnCloseAction(func()) {}
+
+func linkAddress(mac []byte) tcpip.LinkAddress { return tcpip.LinkAddress(mac) }
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package gateway
+
+import (
+	"runtime/debug"
+	"sync/atomic"
+)
+
+// Stats are counts since the network was made, except where "now" is said.
+type Stats struct {
+	BytesOut        uint64 // in frames that came from the sandbox
+	BytesIn         uint64 // in frames sent to the sandbox
+	FramesRefused   uint64 // malformed, spoofed, or of a protocol that is not carried
+	ConnectionsOut  uint64 // TCP connections opened to the outside
+	ConnectionsIn   uint64 // connections dialled into the sandbox
+	OpenConnections int64  // out, now
+	UDPFlows        int64  // now
+	Questions       uint64 // DNS
+	Denied          uint64 // judgements that said no
+	OverLimit       uint64 // connections, flows and questions dropped because of a limit
+	EventsDropped   uint64 // judgements OnDecision was too slow for
+	Panics          uint64 // recovered; anything above zero is a bug
+}
+
+type counters struct {
+	connectionsOut, connectionsIn, questions, denied, overLimit, panics atomic.Uint64
+	openConnections, udpFlows                                           atomic.Int64
+}
+
+// Stats returns the counts of this moment.
+func (n *Network) Stats() Stats {
+	s := Stats{
+		ConnectionsOut:  n.counters.connectionsOut.Load(),
+		ConnectionsIn:   n.counters.connectionsIn.Load(),
+		OpenConnections: n.counters.openConnections.Load(),
+		UDPFlows:        n.counters.udpFlows.Load(),
+		Questions:       n.counters.questions.Load(),
+		Denied:          n.counters.denied.Load(),
+		OverLimit:       n.counters.overLimit.Load() + n.stack.Stats().TCP.ForwardMaxInFlightDrop.Value(),
+		EventsDropped:   n.events.dropped.Load(),
+		Panics:          n.counters.panics.Load(),
+	}
+	s.BytesOut, s.BytesIn, s.FramesRefused = n.link.bytesOut.Load(), n.link.bytesIn.Load(), n.link.refused.Load()
+	return s
+}
+
+func stackTrace() string { return string(debug.Stack()) }
