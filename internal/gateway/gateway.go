@@ -172,6 +172,7 @@ func (n *Network) tearDown() error {
 	}
 	err := n.namespace.remove()
 	if n.stack != nil {
+		n.link.Wait() // the reader needs a lock that stack.Wait holds while it waits for it
 		n.stack.Wait()
 	}
 	n.working.Wait()
