@@ -1,0 +1,65 @@
+package edge
+
+import (
+	"net/http"
+	"net/http/httputil"
+	"sync"
+)
+
+// copyBuffer is how much of an answer is read and passed on at a time.
+const copyBuffer = 64 << 10
+
+// proxy is the reverse proxy for one request.
+func (e *edge) proxy(up *upstream, t target) http.Handler {
+	p := &httputil.ReverseProxy{
+		Transport:     up.transport,
+		FlushInterval: -1, // every write at once: most answers are streams
+		BufferPool:    e.buffers,
+		ErrorLog:      e.proxyLog,
+		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t) },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() != nil {
+				return // the client left
+			}
+			refuse(w, r, refusalFor(e.explain(err, t), t))
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// An answer may begin while the request still streams, as in a client stream
+		// or an early refusal. HTTP/2 can anyway, and says ErrNotSupported.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		p.ServeHTTP(w, r)
+	})
+}
+
+func rewrite(pr *httputil.ProxyRequest, t target) {
+	pr.SetXForwarded() // what the client sent of these is gone already
+	pr.Out.Header.Del("X-Api-Key")
+	pr.Out.URL.Scheme = "http"
+	pr.Out.URL.Host = localHost(t.port)
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // also where it is malformed
+	if t.host != "" {
+		pr.Out.Host = t.host
+	}
+}
+
+// explain replaces an error that comes of the sandbox's end by that end.
+func (e *edge) explain(err error, t target) error {
+	if _, gone := e.sandboxes.Get(t.id); gone != nil {
+		return gone
+	}
+	return err
+}
+
+// buffers is an httputil.BufferPool.
+type buffers struct{ pool sync.Pool }
+
+func newBuffers() *buffers {
+	return &buffers{sync.Pool{New: func() any {
+		b := make([]byte, copyBuffer)
+		return &b
+	}}}
+}
+
+func (b *buffers) Get() []byte  { return *b.pool.Get().(*[]byte) }
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
