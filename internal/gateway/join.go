@@ -9,57 +9,67 @@ import (
 	"time"
 )
 
-// copyBuffer is how much is moved at once, bytes.
-const copyBuffer = 128 << 10
-
 // join copies both ways until both directions have ended, one has failed, or
 // nothing has moved for the idle limit. A direction that ends at its source is
 // ended at its other side and the other direction goes on, as TCP has it; a
-// failure resets both sides.
+// failure resets both sides. It closes both.
 func (n *Network) join(inside *insideConn, outside *net.TCPConn) {
-	idle := newIdleTimer(n.limits.TCPIdle, func() { reset(inside, outside) })
+	fail := func() { reset(inside, outside) }
+	idle := newIdleTimer(n.limits.TCPIdle, fail)
 	defer idle.stop()
 	defer inside.Close()
 	defer outside.Close()
+	fromOutside, err := newOutsideSource(outside)
+	if err != nil {
+		fail()
+		return
+	}
+	fromInside := newInsideSource(inside)
+	defer fromInside.stop()
 
 	var other sync.WaitGroup
 	other.Add(1)
 	go func() {
 		defer other.Done()
 		defer n.guard("copy in")
-		carry(inside, outside, idle, func() { reset(inside, outside) })
+		carry(inside, fromOutside, idle, fail)
 	}()
-	carry(outside, inside, idle, func() { reset(inside, outside) })
+	carry(outside, fromInside, idle, fail)
 	other.Wait()
 }
 
-type halfCloser interface {
-	io.ReadWriter
+// source is the reading side of a connection. read waits until something can
+// be read and takes a buffer only then, so that a connection which is idle
+// holds none. The caller puts the chunk back, an empty one too. The error is io.EOF
+// at the end.
+type source interface {
+	read() (chunk, error)
+}
+
+type sink interface {
+	io.Writer
 	CloseWrite() error
 }
 
-// carry copies from source to sink and passes the end on.
-func carry(sink, source halfCloser, idle *idleTimer, fail func()) {
-	if err := copyTo(sink, source, idle); err != nil {
+// carry copies until the source ends, and passes the end on.
+func carry(to sink, from source, idle *idleTimer, fail func()) {
+	if err := copyAll(to, from, idle); err != nil {
 		fail()
 		return
 	}
-	if err := sink.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) {
+	if err := to.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) {
 		fail()
 	}
 }
 
-func copyTo(sink io.Writer, source io.Reader, idle *idleTimer) error {
-	buffer := copyBuffers.Get().(*[copyBuffer]byte)
-	defer copyBuffers.Put(buffer)
+func copyAll(to io.Writer, from source, idle *idleTimer) error {
 	for {
-		count, err := source.Read(buffer[:])
-		if count > 0 {
+		c, err := from.read()
+		if err == nil {
 			idle.touch()
-			if _, err := sink.Write(buffer[:count]); err != nil {
-				return err
-			}
+			_, err = to.Write(c.bytes())
 		}
+		c.putBack()
 		if err == io.EOF {
 			return nil
 		}
@@ -68,8 +78,6 @@ func copyTo(sink io.Writer, source io.Reader, idle *idleTimer) error {
 		}
 	}
 }
-
-var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
 // reset ends both sides at once, without the polite end that would claim that
 // everything had arrived.

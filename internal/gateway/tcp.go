@@ -127,11 +127,12 @@ type insideConn struct {
 	*gonet.TCPConn
 	network  *Network
 	endpoint tcpip.Endpoint
+	queue    *waiter.Queue
 	closing  sync.Once
 }
 
 func newInsideConn(n *Network, endpoint tcpip.Endpoint, queue *waiter.Queue) *insideConn {
-	return &insideConn{TCPConn: gonet.NewTCPConn(queue, endpoint), network: n, endpoint: endpoint}
+	return &insideConn{TCPConn: gonet.NewTCPConn(queue, endpoint), network: n, endpoint: endpoint, queue: queue}
 }
 
 // Close ends the connection; what was written is still delivered.
