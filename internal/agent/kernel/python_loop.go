@@ -1,0 +1,300 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// loop turns what the kernel sends into events, in the order in which it
+// happened. Bytes in a pipe are read in two steps: first it notes how many
+// there are, then it handles every frame on the socket, then it reads that many.
+// A frame sent before those bytes is on the socket by then; one sent after them
+// waits, because kernel.py sends "sync" instead while it sees bytes in a pipe.
+func (k *pythonKernel) loop() {
+	l := &kernelLoop{k: k}
+	cause := l.run()
+	if cause != nil {
+		k.process.SetReason(cause.Error())
+	}
+	_ = k.process.Signal(syscall.SIGKILL)
+	<-k.swept
+
+	// What it wrote last is still in the pipes.
+	_ = l.drain(k.out, 1<<20)
+	_ = l.drain(k.err, 1<<20)
+	l.flushTails()
+
+	k.writing.Lock()
+	k.broken = true
+	fds{k.socket, k.out.fd, k.err.fd, k.acks}.close()
+	k.socket = -1
+	k.writing.Unlock()
+
+	close(k.ended)
+	l.takeRun()
+	if l.events != nil {
+		l.events <- event{Kind: eventDied, Value: k.epitaph()}
+		close(l.events)
+	}
+}
+
+type kernelLoop struct {
+	k      *pythonKernel
+	lines  lineBuffer
+	events chan<- event // of the open run, nil between runs
+	synced bool         // the pipes were drained since they were measured
+	buf    [64 << 10]byte
+}
+
+// run returns nil when the kernel is gone, or why it must not go on.
+func (l *kernelLoop) run() error {
+	k := l.k
+	set := []unix.PollFd{
+		{Fd: int32(k.socket), Events: unix.POLLIN},
+		{Fd: int32(k.out.fd), Events: unix.POLLIN},
+		{Fd: int32(k.err.fd), Events: unix.POLLIN},
+	}
+	for {
+		if _, err := unix.Poll(set, -1); err != nil {
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			return fmt.Errorf("wait for the kernel: %w", err)
+		}
+		l.synced = false
+		out, errOut := k.out.waiting(), k.err.waiting()
+		if err := l.readSocket(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if l.synced {
+			continue
+		}
+		if err := l.drain(k.out, out); err != nil {
+			return err
+		}
+		if err := l.drain(k.err, errOut); err != nil {
+			return err
+		}
+		// A pipe that everybody closed would wake every poll.
+		for i, p := range []*outputPipe{k.out, k.err} {
+			if set[1+i].Revents&(unix.POLLHUP|unix.POLLERR) != 0 && p.waiting() == 0 {
+				set[1+i].Fd = -1
+			}
+		}
+	}
+}
+
+// readSocket handles frames until the socket is empty.
+func (l *kernelLoop) readSocket() error {
+	for {
+		n, err := unix.Read(l.k.socket, l.buf[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.ECONNRESET):
+			return io.EOF
+		case err != nil:
+			return fmt.Errorf("read from the kernel: %w", err)
+		case n == 0:
+			return io.EOF
+		}
+		l.lines.add(l.buf[:n])
+		if err := l.handleLines(); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *kernelLoop) handleLines() error {
+	for {
+		line, err := l.lines.next()
+		if err != nil {
+			return fmt.Errorf("it broke the driver's protocol: %w", err)
+		}
+		if line == nil {
+			return nil
+		}
+		f, err := parseFrame(line)
+		if err != nil {
+			return fmt.Errorf("it broke the driver's protocol: %w", err)
+		}
+		if err := l.handle(f); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *kernelLoop) handle(f frame) error {
+	if e, ok := f.event(); ok {
+		l.flushTails()
+		l.emit(e)
+		return nil
+	}
+	k := l.k
+	switch f.T {
+	case "sync":
+		if err := l.drainBoth(); err != nil {
+			return err
+		}
+		return writeAll(k.acks, []byte{1}, time.Second)
+	case "end":
+		if err := l.drainBoth(); err != nil {
+			return err
+		}
+		l.flushTails()
+		l.emit(event{Kind: eventEnd})
+		if l.events != nil {
+			close(l.events)
+			l.events = nil
+		}
+	case "ready":
+		answer(k.ready, nil)
+	case "fatal":
+		answer(k.ready, errors.New(f.S))
+	case "warmed":
+		var err error
+		if f.S != "" {
+			err = errors.New(f.S)
+		}
+		answer(k.warmed, err)
+	default:
+		return fmt.Errorf("it broke the driver's protocol: unknown frame %.20q", f.T)
+	}
+	return nil
+}
+
+// emit blocks until the client took the event, which holds the kernel up too.
+// Between runs there is nobody to tell: output of background work is dropped.
+func (l *kernelLoop) emit(e event) {
+	l.takeRun()
+	if l.events != nil {
+		l.events <- e
+	}
+}
+
+func (l *kernelLoop) takeRun() {
+	if l.events != nil {
+		return
+	}
+	select {
+	case l.events = <-l.k.runs:
+	default:
+	}
+}
+
+func (l *kernelLoop) drainBoth() error {
+	l.synced = true
+	if err := l.drain(l.k.out, l.k.out.waiting()); err != nil {
+		return err
+	}
+	return l.drain(l.k.err, l.k.err.waiting())
+}
+
+// drain reads n bytes of a pipe, fewer if there are fewer.
+func (l *kernelLoop) drain(p *outputPipe, n int) error {
+	for n > 0 {
+		got, err := unix.Read(p.fd, l.buf[:min(n, len(l.buf))])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) || got == 0 {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the kernel's output: %w", err)
+		}
+		n -= got
+		if text := p.text(l.buf[:got]); text != "" {
+			l.emit(event{Kind: p.kind, Text: text})
+		}
+	}
+	return nil
+}
+
+func (l *kernelLoop) flushTails() {
+	for _, p := range []*outputPipe{l.k.out, l.k.err} {
+		if len(p.tail) > 0 {
+			text := string(p.tail)
+			p.tail = nil
+			l.emit(event{Kind: p.kind, Text: text})
+		}
+	}
+}
+
+// An outputPipe is the agent's end of descriptor 1 or 2 of a kernel.
+type outputPipe struct {
+	fd   int
+	kind eventKind
+	tail []byte // the begin of a character whose rest is not there yet
+}
+
+// waiting is how many bytes can be read now.
+func (p *outputPipe) waiting() int {
+	n, err := unix.IoctlGetInt(p.fd, unix.TIOCINQ)
+	if err != nil {
+		return 1 << 16 // a pipe's capacity
+	}
+	return n
+}
+
+// text joins data to the tail and keeps back an unfinished last character.
+func (p *outputPipe) text(data []byte) string {
+	whole := append(p.tail, data...)
+	cut := len(whole)
+	for back := 1; back < utf8.UTFMax && back <= len(whole); back++ {
+		start := len(whole) - back
+		if utf8.RuneStart(whole[start]) {
+			if !utf8.FullRune(whole[start:]) {
+				cut = start
+			}
+			break
+		}
+	}
+	text := string(whole[:cut])
+	p.tail = append([]byte(nil), whole[cut:]...)
+	return text
+}
+
+func answer(to chan<- error, err error) {
+	select {
+	case to <- err:
+	default: // nobody asked, or a hostile kernel answers twice
+	}
+}
+
+// writeAll writes to a non-blocking descriptor, waiting up to timeout in all.
+func writeAll(fd int, data []byte, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			left := time.Until(deadline)
+			if left <= 0 {
+				return fmt.Errorf("write to the kernel: it did not read for %s", timeout)
+			}
+			set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+			_, err := unix.Poll(set, int(left.Milliseconds())+1)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return fmt.Errorf("wait to write to the kernel: %w", err)
+			}
+		case err != nil:
+			return fmt.Errorf("write to the kernel: %w", err)
+		default:
+			data = data[n:]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,381 @@
+package kernel_test
+
+import (
+	"context"
+	"encoding/base64"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+)
+
+func TestMagicsAndShellCommands(t *testing.T) {
+	b := start(t)
+	require.Equal(t, "hello\n", b.run("!echo hello").text("stdout"))
+	require.Equal(t, "oops\n", b.run("!echo oops >&2").text("stderr"))
+	require.Equal(t, "3", b.run("!exit 3\n_exit_code").main()["text"])
+	require.Equal(t, "['a', 'b']", b.run("files = !printf 'a\\nb\\n'\nlist(files)").main()["text"])
+	require.Equal(t, "v=5\n", b.run("v=5\n!echo v=$v").text("stdout"))
+	require.Equal(t, "from bash\n", b.run("%%bash\necho from bash").text("stdout"))
+	require.Contains(t, b.run("%timeit -n1 -r1 pass").text("stdout"), "loop")
+	require.Equal(t, "/tmp", b.run("%cd -q /tmp\nimport os\nos.getcwd()").main()["text"])
+	require.Equal(t, "UsageError", b.run("%nosuchmagic").errorName())
+	require.Contains(t, b.run("len?").text("stdout"), "Return the number of items")
+}
+
+func TestTopLevelAwaitAndBackgroundTasks(t *testing.T) {
+	b := start(t)
+	require.Equal(t, "7", b.run("import asyncio\nawait asyncio.sleep(0.01, 7)").main()["text"])
+	b.run("done = asyncio.Event()\nasync def later():\n    await asyncio.sleep(0.05)\n    done.set()\ntask = asyncio.create_task(later())")
+	require.Equal(t, "True", b.run("await asyncio.wait_for(done.wait(), 10)").main()["text"])
+	require.Equal(t, "KeyboardInterrupt", b.run("raise KeyboardInterrupt").errorName())
+	require.Equal(t, "2", b.run("1+1").main()["text"], "the loop survives")
+}
+
+func TestOutputArrivesInOrder(t *testing.T) {
+	b := start(t)
+	r := b.run(`
+import sys, os, subprocess
+print("a"); print("b", file=sys.stderr); print("c")
+os.system("echo d"); print("e")
+subprocess.run(["sh", "-c", "echo f >&2"]); print("g", end="")
+os.write(1, b"h\n"); sys.stdout.flush(); display("i"); print("j")
+!echo k
+sys.stdout.buffer.write("ü\n".encode()); sys.stdout.flush()
+print("half", end=""); os.system("echo -line"); print("l")
+"end"
+`)
+	joined := strings.NewReplacer("|out:", "", "|", " ").Replace(r.script())
+	require.Contains(t, r.script(), "out:a|err:b|out:c|")
+	order := strings.Map(func(c rune) rune {
+		if strings.ContainsRune("abcdefghijkl", c) {
+			return c
+		}
+		return -1
+	}, strings.NewReplacer("out:", "", "err:", "", "ult:", "", "half", "", "-line", "", "end", "").Replace(r.script()))
+	// os.write goes below Python's buffer: only complete lines are certain.
+	require.Contains(t, []string{"abcdefghijkl", "abcdefhgijkl"}, order, joined)
+	require.Contains(t, r.text("stdout"), "half-line\nl\n")
+	require.Contains(t, r.text("stdout"), "ü")
+}
+
+func TestSilentRunSendsWhatWasPrintedBeforeItEnds(t *testing.T) {
+	b := start(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	folder := t.TempDir()
+	resp, err := b.post(ctx, "/execute", body{"code": "print('first', end='')\nimport time, os\nwhile not os.path.exists(" + quote(folder+"/go") + "): time.sleep(0.01)"})
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	line := make([]byte, 4096)
+	seen := ""
+	for !strings.Contains(seen, "first") {
+		n, err := resp.Body.Read(line)
+		require.NoError(t, err)
+		seen += string(line[:n])
+	}
+	require.NoError(t, os.WriteFile(folder+"/go", nil, 0o600))
+	_, err = io.ReadAll(resp.Body)
+	require.NoError(t, err)
+}
+
+func quote(s string) string { return "'" + s + "'" }
+
+func TestEveryMIMEType(t *testing.T) {
+	b := start(t)
+	r := b.run(`
+from IPython.display import *
+display(HTML("<b>h</b>")); display(Markdown("*m*")); display(SVG("<svg xmlns='http://www.w3.org/2000/svg'></svg>"))
+display(Latex("$x$")); display(JSON({"k": [1, 2]})); display(Javascript("1"))
+display({"application/pdf": b"%PDF", "image/jpeg": b"\xff\xd8", "image/png": b"\x89PNG"}, raw=True)
+display({"application/x-own": {"a": 1}, "text/plain": "own"}, raw=True)
+`)
+	want := []struct{ key, value string }{
+		{"html", "<b>h</b>"}, {"markdown", "*m*"}, {"svg", "<svg"}, {"latex", "$x$"}, {"javascript", "1"},
+	}
+	for _, w := range want {
+		found := false
+		for _, line := range r.find("result") {
+			if text, ok := line[w.key].(string); ok && strings.Contains(text, w.value) {
+				found = true
+				require.Equal(t, false, line["is_main_result"])
+			}
+		}
+		require.True(t, found, "no result with %s: %v", w.key, r.lines)
+	}
+	results := r.find("result")
+	require.Equal(t, map[string]any{"k": []any{1.0, 2.0}}, results[4]["json"])
+	binary := results[6]
+	for key, value := range map[string]string{"pdf": "%PDF", "jpeg": "\xff\xd8", "png": "\x89PNG"} {
+		require.Equal(t, base64.StdEncoding.EncodeToString([]byte(value)), binary[key])
+	}
+	require.Equal(t, map[string]any{"application/x-own": map[string]any{"a": 1.0}}, results[7]["extra"])
+}
+
+func TestFiguresImagesAndTables(t *testing.T) {
+	b := start(t)
+	png := func(line map[string]any) string {
+		raw, err := base64.StdEncoding.DecodeString(line["png"].(string))
+		require.NoError(t, err)
+		return string(raw[:4])
+	}
+	r := b.run("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nprint('before')")
+	require.Len(t, r.find("result"), 1, "%v", r.lines)
+	require.Equal(t, "\x89PNG", png(r.find("result")[0]))
+	require.Empty(t, b.run("1;").find("result"), "a figure is shown once")
+	require.Len(t, b.run("plt.plot([1]); plt.show()").find("result"), 1)
+
+	r = b.run("from PIL import Image\nImage.new('RGB', (2, 2))")
+	require.Equal(t, "\x89PNG", png(r.main()))
+
+	r = b.run(`
+import pandas as pd, numpy as np
+pd.DataFrame({"n": [1, 2], "f": [0.5, np.nan], "s": ["x", None], "t": pd.to_datetime(["2024-01-02", None]), 3: [True, False]})`)
+	require.Equal(t, map[string]any{
+		"n": []any{1.0, 2.0}, "f": []any{0.5, nil}, "s": []any{"x", nil}, "t": []any{"2024-01-02T00:00:00", nil}, "3": []any{true, false},
+	}, r.main()["data"])
+	require.Contains(t, r.main()["html"], "<table")
+	require.Contains(t, r.main()["text"], "2024")
+}
+
+func TestErrorsHaveNameValueAndColouredTraceback(t *testing.T) {
+	b := start(t)
+	e := b.run("def f():\n    return 1/0\nf()").find("error")
+	require.Len(t, e, 1)
+	require.Equal(t, "ZeroDivisionError", e[0]["name"])
+	require.Equal(t, "division by zero", e[0]["value"])
+	require.Contains(t, e[0]["traceback"], "\x1b[")
+	require.Contains(t, e[0]["traceback"], "f()")
+	require.Equal(t, "SyntaxError", b.run("x = = 1").errorName())
+	require.Equal(t, "IndentationError", b.run("def f():\nx").errorName())
+	require.Equal(t, "ExceptionGroup", b.run("raise ExceptionGroup('g', [ValueError(1)])").errorName())
+	require.Equal(t, "StdinNotImplementedError", b.run("input('name? ')").errorName())
+	require.Empty(t, b.run("").find("error"))
+}
+
+func TestExitIsAnErrorAndKeepsTheKernel(t *testing.T) {
+	b := start(t)
+	b.run("kept = 1")
+	for _, code := range []string{"import sys; sys.exit(3)", "exit()", "quit()", "raise SystemExit"} {
+		r := b.run(code)
+		require.Equal(t, "SystemExit", r.errorName(), "%s: %v", code, r.lines)
+		require.Equal(t, "1", b.run("kept").main()["text"])
+	}
+}
+
+func TestVariablesOfOneRunAreUndone(t *testing.T) {
+	b := start(t)
+	b.run("import os; os.environ['KEPT'] = 'user'")
+	r := b.execute(body{"code": "os.environ['ONE'] + os.environ['KEPT'] + os.popen('echo $ONE').read()", "env_vars": body{"ONE": "1", "KEPT": "run"}})
+	require.Equal(t, `1run1\n`, r.main()["text"])
+	require.Equal(t, "(None, 'user')", b.run("os.environ.get('ONE'), os.environ['KEPT']").main()["text"])
+}
+
+func TestInitSetsVariablesAndFreshRandomness(t *testing.T) {
+	b := start(t)
+	const draw = "import random, numpy, tempfile, uuid\nstate = random.getstate(), numpy.random.get_state()"
+	b.run(draw)
+	seen := map[string]bool{}
+	for i := range 2 {
+		b.run("random.setstate(state[0]); numpy.random.set_state(state[1])") // a clone
+		b.mu.Lock()
+		b.env = append(os.Environ(), "WHERE=clone"+string(rune('0'+i)))
+		b.mu.Unlock()
+		before := time.Now()
+		require.NoError(t, b.Init(context.Background(), hostapi.Init{Entropy: []byte(strings.Repeat(string(rune('a'+i)), 64))}))
+		require.Less(t, time.Since(before), 100*time.Millisecond)
+		require.Equal(t, "clone"+string(rune('0'+i)), b.run("import os; os.environ['WHERE']").main()["text"])
+		for _, code := range []string{"random.random()", "float(numpy.random.random())"} {
+			value := b.run(code).main()["text"].(string)
+			require.False(t, seen[value], "%s gave %s again", code, value)
+			seen[value] = true
+		}
+	}
+	b.mu.Lock()
+	b.env = os.Environ()
+	b.mu.Unlock()
+	require.NoError(t, b.Init(context.Background(), hostapi.Init{Entropy: []byte("x")}))
+	require.Equal(t, "(False, True)", b.run("'WHERE' in os.environ, 'MPLBACKEND' in os.environ").main()["text"])
+}
+
+// disconnect starts code, waits for its first output and leaves.
+func (b *box) disconnect(code string) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	resp, err := b.post(ctx, "/execute", body{"code": code})
+	require.NoError(b.t, err)
+	defer resp.Body.Close()
+	buf := make([]byte, 4096)
+	for seen := ""; !strings.Contains(seen, "stdout"); {
+		n, err := resp.Body.Read(buf)
+		require.NoError(b.t, err)
+		seen += string(buf[:n])
+	}
+}
+
+func TestDisconnectInterrupts(t *testing.T) {
+	b := start(t)
+	b.run("kept = 'kept'; import time, os, asyncio, subprocess")
+	for name, code := range map[string]string{
+		"sleep":      "print('on')\ntime.sleep(100)",
+		"loop":       "print('on')\nwhile True: pass",
+		"output":     "while True: print('on')",
+		"await":      "print('on')\nawait asyncio.sleep(100)",
+		"await loop": "print('on')\nawait asyncio.sleep(0)\nwhile True: pass",
+		"command":    "print('on')\n!sleep 100",
+		"pipe":       "print('on')\n!sleep 100 | cat",
+		"os.system":  "print('on')\nos.system('sleep 100')",
+		"subprocess": "print('on')\nsubprocess.run(['sleep', '100'])",
+		"bash":       "%%bash\necho on\nsleep 100",
+	} {
+		before := time.Now()
+		b.disconnect(code)
+		require.Equal(t, "kept", b.run("kept").main()["text"], name)
+		require.Less(t, time.Since(before), 4*time.Second, name)
+	}
+}
+
+func TestCodeThatIgnoresInterruptsLosesItsKernel(t *testing.T) {
+	b := start(t)
+	b.run("lost = 1")
+	b.disconnect("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on')\nwhile True: pass")
+	require.Equal(t, "NameError", b.run("lost").errorName())
+}
+
+func TestLeavingTheQueueRunsNothing(t *testing.T) {
+	b := start(t)
+	b.run("ran = []")
+	folder := t.TempDir()
+	ended := make(chan run)
+	go func() {
+		ended <- b.run("import os, time\nprint('on')\nwhile not os.path.exists(" + quote(folder+"/go") + "): time.sleep(0.01)")
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	_, err := b.post(ctx, "/execute", body{"code": "ran.append(1)"})
+	require.Error(t, err)
+	require.NoError(t, os.WriteFile(folder+"/go", nil, 0o600))
+	<-ended
+	require.Equal(t, "[]", b.run("ran").main()["text"])
+}
+
+func TestDeadKernelComesBackUnderTheSameID(t *testing.T) {
+	b := start(t)
+	for code, why := range map[string]string{
+		"import os; os._exit(7)":                                           "code 7",
+		"import os; os.kill(os.getpid(), 9)":                               "signal 9",
+		"import os; os.kill(os.getpid(), 11)":                              "signal 11",
+		"import os; os.write(3, b'junk\\n'); import time; time.sleep(100)": "protocol",
+	} {
+		ids := b.list()
+		b.run("lost = 1; print('x')")
+		r := b.run("print('last words')\n" + code)
+		require.Equal(t, "KernelDied", r.errorName(), code)
+		require.Contains(t, r.find("error")[0]["value"], why)
+		require.Equal(t, "last words\n", r.text("stdout"))
+		require.Equal(t, "NameError", b.run("lost").errorName())
+		if len(ids) > 0 {
+			require.Equal(t, ids, b.list())
+		}
+	}
+}
+
+func TestKernelTakesItsChildrenAlong(t *testing.T) {
+	b := start(t)
+	pid := b.run("import subprocess; p = subprocess.Popen(['sleep', '100']); p.pid").main()["text"].(string)
+	require.Equal(t, "KernelDied", b.run("import os; os._exit(1)").errorName())
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		return err != nil || strings.Contains(string(stat), ") Z")
+	}, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestForkedChildIsNotTheKernel(t *testing.T) {
+	b := start(t)
+	r := b.run("import os\npid = os.fork()\nif pid == 0: print('child')\nelse: os.waitpid(pid, 0); print('parent')")
+	require.Equal(t, "child\nparent\n", r.text("stdout"))
+	require.Equal(t, "2", b.run("1+1").main()["text"])
+	r = b.run("import multiprocessing as m\ndef f(x): print('w'); return x*x\nwith m.get_context('fork').Pool(2) as p: print(p.map(f, [1,2,3]))")
+	require.Contains(t, r.text("stdout"), "[1, 4, 9]")
+}
+
+func TestOutputOfARunIsBounded(t *testing.T) {
+	b := start(t)
+	for name, code := range map[string]string{
+		"python":     "for _ in range(1000): print('x' * 99_999)",
+		"one string": "print('x' * 100_000_000)",
+		"descriptor": "import os\nfor _ in range(1000): os.write(1, b'x' * 99_999)",
+		"command":    "!head -c 100000000 /dev/zero | tr '\\\\0' x",
+	} {
+		before := time.Now()
+		r := b.run(code)
+		t.Logf("%s: %s", name, time.Since(before))
+		size := len(r.text("stdout"))
+		require.LessOrEqual(t, size, 16<<20, name)
+		require.Greater(t, size, 15<<20, name)
+		require.Equal(t, 1, strings.Count(r.text("stderr"), "left out"), name)
+	}
+	r := b.run("'x' * 50_000_000")
+	require.Less(t, len(r.main()["text"].(string)), 2<<20)
+	r = b.run("display({'text/html': 'x' * 50_000_000, 'text/plain': 'small'}, raw=True)")
+	require.Equal(t, "small", r.find("result")[0]["text"])
+	require.Contains(t, r.text("stderr"), "text/html of a result left out")
+}
+
+func TestManySmallPrintsAreFast(t *testing.T) {
+	b := start(t)
+	before := time.Now()
+	r := b.run("for i in range(100_000): print(i)")
+	t.Logf("100k prints: %s in %d events", time.Since(before), len(r.lines))
+	require.Equal(t, 100_000, strings.Count(r.text("stdout"), "\n"))
+	require.Less(t, len(r.lines), 20_000)
+	require.Less(t, time.Since(before), 10*time.Second)
+}
+
+func TestSlowClientHoldsTheKernelUp(t *testing.T) {
+	b := start(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	resp, err := b.post(ctx, "/execute", body{"code": "for i in range(20_000): print('y' * 500)"})
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	r := readLines(t, resp.Body)
+	require.Equal(t, 20_000, strings.Count(r.text("stdout"), "\n"))
+}
+
+func TestWarmKernelIsFast(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Warm(context.Background(), []string{"python"}))
+	require.Len(t, b.list(), 1)
+	r := b.run("1+1")
+	require.EqualValues(t, 1, r.find("number_of_executions")[0]["execution_count"])
+	require.Equal(t, "['In', 'Out', '_', '__', '___', 'exit', 'get_ipython', 'open', 'quit']",
+		b.run("sorted(n for n in globals() if n[0] != '_' or set(n) == {'_'})").main()["text"])
+	best := time.Hour
+	for range 20 {
+		before := time.Now()
+		b.run("1+1")
+		best = min(best, time.Since(before))
+	}
+	t.Logf("1+1 through the handler: %s", best)
+	require.Less(t, best, 20*time.Millisecond)
+	t.Log(b.run("print(*[l for l in open('/proc/self/status') if l.startswith(('VmRSS','Threads'))])").text("stdout"))
+}
+
+func (b *box) list() []map[string]any {
+	b.t.Helper()
+	resp, err := http.Get(b.url + "/contexts")
+	require.NoError(b.t, err)
+	defer resp.Body.Close()
+	var list []map[string]any
+	decodeJSON(b.t, resp.Body, &list)
+	return list
+}
