@@ -79,6 +79,10 @@ func (e *BuildError) Unwrap() error { return e.Err }
 // they are not there. When ctx ends, its processes are killed and what it made so
 // far is removed. Errors: *MissingToolsError, *SpaceError, *BuildError.
 func (b Builder) Build(ctx context.Context, r Recipe) (Image, error) {
+	var err error
+	if b.Dir, err = filepath.Abs(b.Dir); err != nil {
+		return Image{}, fmt.Errorf("find the folder for images: %w", err)
+	}
 	if image, err := b.Find(r); !errors.Is(err, fs.ErrNotExist) {
 		return image, err
 	}
@@ -87,7 +91,6 @@ func (b Builder) Build(ctx context.Context, r Recipe) (Image, error) {
 	}
 	var parent Image
 	if r.parent != nil {
-		var err error
 		if parent, err = b.Build(ctx, *r.parent); err != nil {
 			return Image{}, err
 		}

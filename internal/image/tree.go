@@ -54,7 +54,7 @@ func (b *build) layFile(f file) error {
 // emptied are the folders whose contents are of no use to a sandbox.
 var emptied = []string{
 	"dev", "tmp", "run", "var/tmp", "var/cache", "var/log", "var/lib/apt/lists",
-	"root/.cache", "home/user/.cache", "root/.npm", "home/user/.npm",
+	"root/.cache/pip", "home/user/.cache/pip", "root/.npm", "home/user/.npm",
 }
 
 // removed are files that only record how the tree was made.
