@@ -1,0 +1,62 @@
+package gateway_test
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/gateway"
+)
+
+func echoDatagrams(t *testing.T) net.PacketConn {
+	t.Helper()
+	server, err := net.ListenPacket("udp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Close() })
+	go func() {
+		buffer := make([]byte, 65535)
+		for {
+			count, from, err := server.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteTo(buffer[:count], from)
+		}
+	}()
+	return server
+}
+
+func TestDatagramsAreCarriedBothWays(t *testing.T) {
+	n := newNetwork(t)
+	conn, err := dialFromInside(t, n, "udp4", echoDatagrams(t).LocalAddr().String())
+	require.NoError(t, err)
+	for _, size := range []int{1, 1400, 40000, 60000} {
+		sent := make([]byte, size)
+		_, err = conn.Write(sent)
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+		got := make([]byte, 65535)
+		count, err := conn.Read(got)
+		require.NoError(t, err, "%d bytes", size)
+		require.Equal(t, size, count)
+	}
+}
+
+func TestFlowsEndWhenIdleAndAreLimited(t *testing.T) {
+	const limit = 8
+	n := newNetwork(t, func(c *gateway.Config) {
+		c.Limits = gateway.Limits{UDPFlows: limit, UDPIdle: 300 * time.Millisecond}
+	})
+	server := echoDatagrams(t).LocalAddr().String()
+	for range 3 * limit {
+		conn, err := dialFromInside(t, n, "udp4", server)
+		require.NoError(t, err)
+		_, err = conn.Write([]byte("x"))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return n.Stats().OverLimit > 0 }, 5*time.Second, time.Millisecond)
+	require.LessOrEqual(t, n.Stats().UDPFlows, int64(limit))
+	require.Eventually(t, func() bool { return n.Stats().UDPFlows == 0 }, 5*time.Second, time.Millisecond)
+}
