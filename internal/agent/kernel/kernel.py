@@ -127,8 +127,11 @@ class Output:
         if self.direct:
             self._write_fd(name, text)
             return
-        if not text or self.sent[name] > STREAM_LIMIT:
+        room = STREAM_LIMIT - self.sent[name]
+        if not text or room <= 0:
             return
+        if len(text) > room:
+            text = text[:room]
         with self.channel:
             if self.parts and self.name != name:
                 self._flush()
@@ -532,7 +535,7 @@ class Kernel:
         if op == "run":
             self.task = self.loop.create_task(self._run(request))
         elif op == "env":
-            self._set_env(request["env"])
+            self._set_env(request.get("env", {}))
         elif op == "seed":
             reseed(base64.b64decode(request["seed"]))
         elif op == "warm":
@@ -546,7 +549,7 @@ class Kernel:
             self.shell.failure_sent = self.shell.cancelled = False
             self.channel.send({"t": "count", "n": self.shell.execution_count})
             undo = set_env(request.get("env") or {})
-            result = await self._run_cell(request["code"])
+            result = await self._run_cell(request.get("code", ""))
             failure = result.error_before_exec or result.error_in_exec
             if failure is not None and not self.shell.failure_sent:
                 self._send_failure(failure)
@@ -675,26 +678,43 @@ def reseed(seed):
 
     Only what is imported; os.urandom and secrets ask the sandbox's kernel.
     """
-    modules = sys.modules
-    number = int.from_bytes(seed, "little")
-    if "random" in modules:
-        modules["random"].seed(number)
-    if "_ssl" in modules:
-        modules["_ssl"].RAND_add(seed, float(len(seed)))
-    if "uuid" in modules:
-        for name in ("_node", "_last_timestamp", "_last_timestamp_v7"):
-            if hasattr(modules["uuid"], name):
-                setattr(modules["uuid"], name, None)
-        if hasattr(modules["uuid"], "_last_counter_v7"):
-            modules["uuid"]._last_counter_v7 = 0
-    if "tempfile" in modules:
-        modules["tempfile"]._name_sequence = None
-    if "numpy.random" in modules:
-        words = [int.from_bytes(seed[i : i + 4], "little") for i in range(0, len(seed) - 3, 4)]
-        modules["numpy.random"].seed(words)
-    if "torch" in modules:
-        modules["torch"].manual_seed(number & (2**63 - 1))
-    modules["importlib"].invalidate_caches() if "importlib" in modules else None
+    for name, mix in RESEED.items():
+        module = sys.modules.get(name)
+        if module is None:
+            continue
+        try:
+            mix(module, seed)
+        except Exception as e:  # a module of the user's with that name
+            print(f"reseed {name}: {type(e).__name__}: {e}", file=sys.stderr)
+
+
+def reseed_numpy(module, seed):
+    module.seed([int.from_bytes(seed[i : i + 4], "little") for i in range(0, len(seed) - 3, 4)])
+
+
+def reseed_uuid(module, seed):
+    for name in ("_node", "_last_timestamp", "_last_timestamp_v7"):
+        if hasattr(module, name):
+            setattr(module, name, None)
+    if hasattr(module, "_last_counter_v7"):
+        module._last_counter_v7 = 0
+
+
+def reseed_tempfile(module, seed):
+    module._name_sequence = None
+
+
+RESEED = {
+    # Bytes are hashed on the way, so that random and numpy differ.
+    "random": lambda module, seed: module.seed(b"random" + seed),
+    "numpy.random": reseed_numpy,
+    "torch": lambda module, seed: module.manual_seed(int.from_bytes(seed[:7], "little")),
+    "_ssl": lambda module, seed: module.RAND_add(seed, float(len(seed))),
+    "uuid": reseed_uuid,
+    "tempfile": reseed_tempfile,
+    # What it knows of folders can be older than a restored disk.
+    "importlib": lambda module, seed: module.invalidate_caches(),
+}
 
 
 def settle_memory():

@@ -125,7 +125,7 @@ func (p *python) spawn(path, dir string, env []string) (*pythonKernel, error) {
 	if lookup(env, plotVariable) == "" {
 		env = append(env[:len(env):len(env)], plotVariable+"="+plotBackend)
 	}
-	process, err := p.spawner.Start(path, []string{"python3", "/proc/self/fd/5"}, &syscall.ProcAttr{
+	process, err := p.spawner.Start(path, []string{path, "/proc/self/fd/5"}, &syscall.ProcAttr{
 		Dir:   dir,
 		Env:   env,
 		Files: theirs.files(),
