@@ -8,6 +8,8 @@ const (
 	minBuffer     = 32 << 10
 	defaultBuffer = 1 << 20
 	maxBuffer     = 4 << 20
+	// minHostBuffer is the same for the host's side: the way is longer there.
+	minHostBuffer = 128 << 10
 )
 
 // bufferBudget shares out how much may wait in the buffers of a sandbox's

@@ -76,6 +76,7 @@ type Network struct {
 	mu      sync.Mutex
 	closed  bool
 	open    map[closer]struct{}
+	leaving []*insideConn  // closed, with data the sandbox has not taken
 	working sync.WaitGroup // every goroutine that is not the stack's
 	close   func() error   // once
 }
@@ -160,7 +161,7 @@ func (n *Network) tearDown() error {
 	n.mu.Lock()
 	n.closed = true
 	open := n.open
-	n.open = nil
+	n.open, n.leaving = nil, nil // the stack aborts those leaving
 	n.mu.Unlock()
 
 	n.cancel()
@@ -196,6 +197,24 @@ func (n *Network) untrack(c closer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.open, c)
+}
+
+// maxLeaving is how many closed connections may still have data for the
+// sandbox.
+const maxLeaving = 64
+
+// leave lets a closed connection deliver what it has; beyond the limit the one
+// closed first is reset.
+func (n *Network) leave(c *insideConn) {
+	n.mu.Lock()
+	var oldest *insideConn
+	if n.leaving = append(n.leaving, c); len(n.leaving) > maxLeaving {
+		oldest, n.leaving = n.leaving[0], n.leaving[1:]
+	}
+	n.mu.Unlock()
+	if oldest != nil {
+		oldest.endpoint.Abort()
+	}
 }
 
 // begin admits a goroutine that Close waits for; the caller calls

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -80,7 +81,12 @@ func (n *Network) tuneTCP() error {
 	tuned := tcpip.TCPModerateReceiveBufferOption(true)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: defaultBuffer, Max: maxBuffer}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: defaultBuffer, Max: maxBuffer}
-	for _, option := range []tcpip.SettableTransportProtocolOption{&sack, &nagle, &tuned, &receive, &send} {
+	// The link loses nothing and has no other way round, so what TIME-WAIT and
+	// FIN-WAIT-2 guard against does not happen; their default of a minute would
+	// let a sandbox pile up ended connections.
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(500 * time.Millisecond)
+	finWait := tcpip.TCPLingerTimeoutOption(10 * time.Second)
+	for _, option := range []tcpip.SettableTransportProtocolOption{&sack, &nagle, &tuned, &receive, &send, &timeWait, &finWait} {
 		if err := n.stack.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
 			return fmt.Errorf("set TCP option %T: %w", option, asError(err))
 		}

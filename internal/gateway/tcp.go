@@ -4,11 +4,9 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -18,6 +16,9 @@ const (
 	keepAliveIdle  = 60 * time.Second
 	keepAliveEvery = 15 * time.Second
 	keepAliveCount = 4
+	// settleLimit is how long data may wait for the sandbox to take it after
+	// both sides have closed.
+	settleLimit = 2 * time.Minute
 )
 
 // serveTCP carries one connection that the sandbox opens. The outside is
@@ -66,7 +67,20 @@ func (n *Network) serveTCP(request *tcp.ForwarderRequest) {
 	}
 	answer(false)
 	n.counters.connectionsOut.Add(1)
+	limitHostBuffers(outside.(*net.TCPConn), size)
 	n.join(inside, outside.(*net.TCPConn))
+	inside.settle(settleLimit)
+}
+
+// limitHostBuffers keeps a sandbox with many connections from filling the
+// kernel's buffers, too. The kernel tunes those of the first few.
+func limitHostBuffers(outside *net.TCPConn, size int) {
+	if size >= defaultBuffer {
+		return
+	}
+	size = max(size, minHostBuffer)
+	_ = outside.SetReadBuffer(size) // the connection works without
+	_ = outside.SetWriteBuffer(size)
 }
 
 // dialOutside judges the destination and dials just that from the host.
@@ -117,37 +131,11 @@ func tuneEndpoint(endpoint tcpip.Endpoint) {
 	options.SetQuickAck(true)
 	options.SetKeepAlive(true)
 	idle, every := tcpip.KeepaliveIdleOption(keepAliveIdle), tcpip.KeepaliveIntervalOption(keepAliveEvery)
+	unanswered := tcpip.TCPUserTimeoutOption(keepAliveIdle)
 	_ = endpoint.SetSockOpt(&idle) // these fail on no TCP endpoint
 	_ = endpoint.SetSockOpt(&every)
+	_ = endpoint.SetSockOpt(&unanswered)
 	_ = endpoint.SetSockOptInt(tcpip.KeepaliveCountOption, keepAliveCount)
-}
-
-// insideConn is a TCP connection of the stack, tracked by its network.
-type insideConn struct {
-	*gonet.TCPConn
-	network  *Network
-	endpoint tcpip.Endpoint
-	queue    *waiter.Queue
-	closing  sync.Once
-}
-
-func newInsideConn(n *Network, endpoint tcpip.Endpoint, queue *waiter.Queue) *insideConn {
-	return &insideConn{TCPConn: gonet.NewTCPConn(queue, endpoint), network: n, endpoint: endpoint, queue: queue}
-}
-
-// Close ends the connection; what was written is still delivered.
-func (c *insideConn) Close() error {
-	c.closing.Do(func() {
-		c.network.untrack(c)
-		_ = c.TCPConn.Close() // returns nil always
-	})
-	return nil
-}
-
-// abort ends the connection at once, with a reset.
-func (c *insideConn) abort() {
-	c.endpoint.Abort()
-	_ = c.Close()
 }
 
 func localEnd(id stack.TransportEndpointID) netip.AddrPort {
