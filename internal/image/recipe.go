@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"regexp"
@@ -139,13 +140,32 @@ func Parse(text []byte) (Recipe, error) {
 		return Recipe{}, fmt.Errorf("longer than %d bytes", maxRecipeBytes)
 	}
 	r := Recipe{CPUs: defaultCPUs, Memory: defaultMemory, Disk: defaultDisk}
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&r); err != nil {
-		return Recipe{}, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+	if err := decode(text, &r); err != nil {
+		return Recipe{}, err
 	}
 	if err := r.check(); err != nil {
 		return Recipe{}, err
 	}
 	return r, nil
+}
+
+// decode reads YAML strictly. The library panics on some malformed texts, such
+// as a tag without a value where a list belongs.
+func decode(text []byte, r *Recipe) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("not readable as YAML: %v", p)
+		}
+	}()
+	err = yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(r)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil // an empty text: the check says what is missing
+	case err != nil:
+		return errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+	default:
+		return nil
+	}
 }
 
 // Parent is the recipe this one is made from.
