@@ -1,0 +1,182 @@
+package e2b_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+func (w *world) do(key, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("X-API-KEY", w.secrets[key])
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer := httptest.NewRecorder()
+	w.ServeHTTP(answer, r)
+	return answer
+}
+
+func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
+	tests := []struct {
+		err     error
+		code    int
+		message string
+	}{
+		{&sandbox.LimitError{What: "sandboxes at once", Limit: 2}, 429, "limit of 2 sandboxes at once"},
+		{&sandbox.InvalidError{Message: "too much"}, 400, "too much"},
+		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
+		{errors.New("no memory left"), 500, "no memory left"},
+	}
+	for _, tt := range tests {
+		w := newWorld(t)
+		w.core.fail = fmt.Errorf("wrapped: %w", tt.err)
+		answer := w.do("alice", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
+		require.Equal(t, tt.code, answer.Code)
+		var got struct {
+			Code    int
+			Message string
+		}
+		require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &got))
+		require.Equal(t, tt.code, got.Code)
+		require.Contains(t, got.Message, tt.message)
+		require.Equal(t, tt.code == 429, answer.Header().Get("Should-Retry") == "false")
+	}
+}
+
+func TestOverlongInputsAreRefused(t *testing.T) {
+	w := newWorld(t)
+	many := func(n int) map[string]string {
+		m := map[string]string{}
+		for i := range n {
+			m[fmt.Sprint("k", i)] = "v"
+		}
+		return m
+	}
+	tests := []struct {
+		name string
+		body map[string]any
+		code int
+	}{
+		{"template", map[string]any{"templateID": strings.Repeat("a", 257)}, 400},
+		{"metadata entries", map[string]any{"templateID": "base", "metadata": many(257)}, 400},
+		{"metadata bytes", map[string]any{"templateID": "base", "metadata": map[string]string{"a": strings.Repeat("b", 64<<10)}}, 400},
+		{"variables", map[string]any{"templateID": "base", "envVars": many(1025)}, 400},
+		{"one variable", map[string]any{"templateID": "base", "envVars": map[string]string{"A": strings.Repeat("b", 96<<10)}}, 400},
+		{"body", map[string]any{"templateID": "base", "unknown": strings.Repeat("b", 1<<20)}, 413},
+	}
+	for _, tt := range tests {
+		body, err := json.Marshal(tt.body)
+		require.NoError(t, err)
+		require.Equal(t, tt.code, w.do("alice", "POST", "/v2/sandboxes", string(body)).Code, tt.name)
+	}
+	require.Empty(t, w.core.calls)
+}
+
+func TestDeletedKeyIsRefusedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	require.Equal(t, http.StatusOK, w.do("alice", "GET", "/sandboxes", "").Code)
+	require.NoError(t, w.store.DeleteKey(t.Context(), "alice"))
+	require.Equal(t, http.StatusUnauthorized, w.do("alice", "GET", "/sandboxes", "").Code)
+}
+
+func TestUseOfAKeyIsNoted(t *testing.T) {
+	w := newWorld(t)
+	require.Equal(t, http.StatusOK, w.do("alice", "GET", "/sandboxes", "").Code)
+	hash, err := store.HashSecret(w.secrets["alice"])
+	require.NoError(t, err)
+	k, err := w.store.KeyByHash(t.Context(), hash)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), k.LastUsed, time.Minute)
+}
+
+func TestRepeatedCreateStartsOneSandbox(t *testing.T) {
+	w := newWorld(t)
+	const body = `{"templateID":"base"}`
+	create := func(key, body string) *httptest.ResponseRecorder {
+		return w.do(key, "POST", "/v2/sandboxes", body, "Idempotency-Key", "once")
+	}
+
+	w.core.hold = make(chan struct{})
+	answers := make([]string, 5)
+	var wg sync.WaitGroup
+	for i := range answers {
+		wg.Go(func() { answers[i] = create("alice", body).Body.String() })
+	}
+	close(w.core.hold)
+	wg.Wait()
+	for _, answer := range append(answers, create("alice", body).Body.String()) {
+		require.Equal(t, answers[0], answer)
+		require.Contains(t, answer, "inew1")
+	}
+	require.Len(t, w.core.calls, 1)
+
+	require.Equal(t, http.StatusConflict, create("alice", `{"templateID":"alices"}`).Code, "one key for two requests")
+	require.Contains(t, create("bob", body).Body.String(), "inew2", "another caller's key is another key")
+	require.Contains(t, w.do("alice", "POST", "/v2/sandboxes", body).Body.String(), "inew3", "without a key every request counts")
+}
+
+func TestFailedCreateMayBeRepeated(t *testing.T) {
+	w := newWorld(t)
+	w.core.fail = errors.New("no memory left")
+	require.Equal(t, 500, w.do("alice", "POST", "/v2/sandboxes", `{"templateID":"base"}`, "Idempotency-Key", "a").Code)
+	w.core.fail = nil
+	require.Equal(t, 201, w.do("alice", "POST", "/v2/sandboxes", `{"templateID":"base"}`, "Idempotency-Key", "a").Code)
+}
+
+func TestPagesHoldEverySandboxOnce(t *testing.T) {
+	for _, order := range []string{"asc", "desc"} {
+		w := newWorld(t)
+		for i := range 25 { // some start at one time
+			w.core.add(sandbox.Info{ID: fmt.Sprintf("x%02d", i), KeyID: "key-of-alice", StartedAt: start.Add(time.Duration(i/4) * time.Second)})
+		}
+		seen := map[string]int{}
+		token, pages := "", 0
+		for {
+			answer := w.do("alice", "GET", "/v2/sandboxes?limit=4&order="+order+"&nextToken="+token, "")
+			require.Equal(t, http.StatusOK, answer.Code)
+			var page []struct{ SandboxID string }
+			require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &page))
+			for _, s := range page {
+				seen[s.SandboxID]++
+			}
+			pages++
+			if token = answer.Header().Get("X-Next-Token"); token == "" {
+				break
+			}
+			delete(w.core.live, page[len(page)-1].SandboxID) // the cursor's sandbox ends
+		}
+		require.Len(t, seen, 28)
+		require.Equal(t, 7, pages)
+		for id, n := range seen {
+			require.Equal(t, 1, n, id)
+		}
+	}
+}
+
+func FuzzListQuery(f *testing.F) {
+	for _, q := range []string{"metadata=a%3Db", "metadata=%2525", "nextToken=MjAyNi0wMy0wNFQwNTowODowNy44OTAxMjNaX19pMDAwMw", "state=running,paused&limit=1", "startedAfter=2026-01-02T03:04:05%2B01:00"} {
+		f.Add(q)
+	}
+	w := newWorld(f)
+	f.Fuzz(func(t *testing.T, query string) {
+		r := httptest.NewRequest("GET", "/v2/sandboxes", nil)
+		r.URL.RawQuery = query
+		r.Header.Set("X-API-KEY", w.secrets["alice"])
+		answer := httptest.NewRecorder()
+		w.ServeHTTP(answer, r)
+		require.Contains(t, []int{200, 400}, answer.Code)
+		require.True(t, json.Valid(answer.Body.Bytes()))
+	})
+}

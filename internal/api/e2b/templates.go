@@ -1,0 +1,151 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// defaultTag may follow the name of a template and changes nothing.
+const defaultTag = ":default"
+
+type wireTemplate struct {
+	TemplateID    string    `json:"templateID"`
+	BuildID       string    `json:"buildID"`
+	CPUCount      int       `json:"cpuCount"`
+	MemoryMB      int64     `json:"memoryMB"`
+	DiskSizeMB    int64     `json:"diskSizeMB"`
+	Public        bool      `json:"public"`
+	Aliases       []string  `json:"aliases"`
+	Names         []string  `json:"names"`
+	CreatedAt     time.Time `json:"createdAt"`
+	UpdatedAt     time.Time `json:"updatedAt"`
+	CreatedBy     *struct{} `json:"createdBy"`     // clients require the field; null
+	LastSpawnedAt *string   `json:"lastSpawnedAt"` // likewise
+	SpawnCount    int       `json:"spawnCount"`
+	BuildCount    int       `json:"buildCount"`
+	EnvdVersion   string    `json:"envdVersion"`
+	BuildStatus   string    `json:"buildStatus"`
+}
+
+type wireTemplateWithBuilds struct {
+	wireTemplate
+	Builds []wireBuild `json:"builds"`
+}
+
+type wireBuild struct {
+	BuildID     string    `json:"buildID"`
+	Status      string    `json:"status"`
+	CreatedAt   time.Time `json:"createdAt"`
+	UpdatedAt   time.Time `json:"updatedAt"`
+	FinishedAt  time.Time `json:"finishedAt"`
+	CPUCount    int       `json:"cpuCount"`
+	MemoryMB    int64     `json:"memoryMB"`
+	DiskSizeMB  int64     `json:"diskSizeMB"`
+	EnvdVersion string    `json:"envdVersion"`
+}
+
+func (a *api) listTemplates(w http.ResponseWriter, r *http.Request, k store.Key) error {
+	all, err := a.store.Templates(r.Context())
+	if err != nil {
+		return err
+	}
+	visible := []wireTemplate{}
+	for _, t := range all {
+		if mayUse(k, t) {
+			visible = append(visible, encodeTemplate(t))
+		}
+	}
+	writeJSON(w, http.StatusOK, visible)
+	return nil
+}
+
+func (a *api) getTemplate(w http.ResponseWriter, r *http.Request, k store.Key) error {
+	t, err := a.template(r.Context(), k, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, wireTemplateWithBuilds{
+		wireTemplate: encodeTemplate(t),
+		Builds: []wireBuild{{
+			BuildID:     t.BuildID,
+			Status:      "ready",
+			CreatedAt:   t.BuiltAt.UTC(),
+			UpdatedAt:   t.BuiltAt.UTC(),
+			FinishedAt:  t.BuiltAt.UTC(),
+			CPUCount:    t.CPUs,
+			MemoryMB:    t.MemoryBytes / mib,
+			DiskSizeMB:  t.DiskBytes / mib,
+			EnvdVersion: hostapi.EnvdVersion,
+		}},
+	})
+	return nil
+}
+
+func (a *api) getAlias(w http.ResponseWriter, r *http.Request, k store.Key) error {
+	t, err := a.template(r.Context(), k, r.PathValue("alias"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, struct {
+		TemplateID string `json:"templateID"`
+		Public     bool   `json:"public"`
+	}{t.ID, t.KeyID == ""})
+	return nil
+}
+
+// deleteTemplate takes the template's record away; its files go when images are
+// swept, after the last sandbox that uses them.
+func (a *api) deleteTemplate(w http.ResponseWriter, r *http.Request, k store.Key) error {
+	t, err := a.template(r.Context(), k, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if t.KeyID != k.ID {
+		return failure(http.StatusForbidden, "template '%s' belongs to the machine, not to this key: `tombolo template delete` on the machine deletes it", r.PathValue("id"))
+	}
+	if _, err := a.store.DeleteTemplate(r.Context(), t.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("delete template %s: %w", t.ID, err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// template finds what a key may use by id or name.
+func (a *api) template(ctx context.Context, k store.Key, idOrName string) (store.Template, error) {
+	t, err := a.store.Template(ctx, strings.TrimSuffix(idOrName, defaultTag))
+	if errors.Is(err, store.ErrNotFound) || err == nil && !mayUse(k, t) {
+		return store.Template{}, templateNotFound(idOrName)
+	}
+	return t, err
+}
+
+func mayUse(k store.Key, t store.Template) bool { return t.KeyID == "" || t.KeyID == k.ID }
+
+func encodeTemplate(t store.Template) wireTemplate {
+	names := []string{}
+	if t.Name != "" {
+		names = append(names, t.Name)
+	}
+	return wireTemplate{
+		TemplateID:  t.ID,
+		BuildID:     t.BuildID,
+		CPUCount:    t.CPUs,
+		MemoryMB:    t.MemoryBytes / mib,
+		DiskSizeMB:  t.DiskBytes / mib,
+		Public:      t.KeyID == "",
+		Aliases:     names,
+		Names:       names,
+		CreatedAt:   t.CreatedAt.UTC(),
+		UpdatedAt:   t.BuiltAt.UTC(),
+		BuildCount:  1,
+		EnvdVersion: hostapi.EnvdVersion,
+		BuildStatus: "ready",
+	}
+}
