@@ -168,7 +168,7 @@ func (n *Network) answer(query *dns.Msg) *dns.Msg {
 	}
 	answer.Rcode = found.Rcode
 	answer.AuthenticatedData = found.AuthenticatedData
-	answer.Ns = found.Ns
+	answer.Ns = authority(found.Ns)
 	answer.Answer = n.filter(n.ctx, name, found.Answer, answer)
 	return answer
 }
@@ -215,6 +215,19 @@ func (n *Network) filter(ctx context.Context, name string, records []dns.RR, ans
 			n.names.add(addr, name)
 		}
 		kept = append(kept, record)
+	}
+	return kept
+}
+
+// authority keeps the records that belong in that section of an answer: no
+// address may come in by it.
+func authority(records []dns.RR) []dns.RR {
+	var kept []dns.RR
+	for _, record := range records {
+		switch record.Header().Rrtype {
+		case dns.TypeSOA, dns.TypeNS, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeRRSIG:
+			kept = append(kept, record)
+		}
 	}
 	return kept
 }

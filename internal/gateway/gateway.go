@@ -76,9 +76,10 @@ type Network struct {
 	mu      sync.Mutex
 	closed  bool
 	open    map[closer]struct{}
-	leaving []*insideConn  // closed, with data the sandbox has not taken
-	working sync.WaitGroup // every goroutine that is not the stack's
-	close   func() error   // once
+	allowed map[closer]Request // those of open that a policy allowed
+	leaving []*insideConn      // closed, with data the sandbox has not taken
+	working sync.WaitGroup     // every goroutine that is not the stack's
+	close   func() error       // once
 }
 
 // policyBox lets an atomic pointer hold an interface.
@@ -134,6 +135,7 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		namespace: ns,
 		dnsSlots:  make(chan struct{}, limits.DNSInFlight),
 		open:      map[closer]struct{}{},
+		allowed:   map[closer]Request{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.close = sync.OnceValue(n.tearDown)
@@ -144,7 +146,8 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 // NamespacePath is the file to start the sandbox's engine in.
 func (n *Network) NamespacePath() string { return n.namespace.path }
 
-// SetPolicy makes p judge from now on. Connections that are open stay.
+// SetPolicy makes p judge from now on. Connections that are open stay, see
+// Recheck.
 func (n *Network) SetPolicy(p Policy) { n.policy.Store(&policyBox{p}) }
 
 // Reset gives the device its address, route and neighbour again, which runsc

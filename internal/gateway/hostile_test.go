@@ -223,3 +223,19 @@ func TestCloseEndsEveryConnection(t *testing.T) {
 	_, err = io.ReadAll(conn)
 	require.Error(t, err)
 }
+
+func TestRecheckEndsWhatTheNewPolicyDenies(t *testing.T) {
+	n := newNetwork(t)
+	listener, err := net.Listen("tcp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	defer listener.Close()
+	conn, err := dialFromInside(t, n, "tcp4", listener.Addr().String())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return n.Stats().ConnectionsOut == 1 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, n.Recheck(context.Background()))
+	require.EqualValues(t, 1, n.Stats().OpenConnections)
+	n.SetPolicy(gateway.DenyAll{})
+	require.NoError(t, n.Recheck(context.Background()))
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}

@@ -56,17 +56,3 @@ func (d DenyAll) Decide(context.Context, Request) Decision {
 	}
 	return Decision{Reason: d.Reason}
 }
-
-// decide asks the policy of the moment and reports what it said. A policy that
-// panics denies.
-func (n *Network) decide(ctx context.Context, r Request) (d Decision) {
-	defer func() {
-		if !d.Allow {
-			n.counters.denied.Add(1)
-		}
-		n.events.send(Event{Request: r, Decision: d})
-	}()
-	d = Decision{Reason: "the policy failed"}
-	defer n.guard("policy")
-	return n.policy.Load().Decide(ctx, r)
-}

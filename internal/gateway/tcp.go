@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"time"
@@ -54,7 +53,7 @@ func (n *Network) serveTCP(request *tcp.ForwarderRequest) {
 		n.serveTCPQuestions(request, answer)
 		return
 	}
-	outside, err := n.dialOutside(n.ctx, TCP, destination)
+	outside, judged, err := n.dialOutside(n.ctx, TCP, destination)
 	if err != nil {
 		return
 	}
@@ -66,6 +65,11 @@ func (n *Network) serveTCP(request *tcp.ForwarderRequest) {
 		return
 	}
 	answer(false)
+	if !n.stillAllowed(inside, judged) {
+		reset(inside, outside.(*net.TCPConn))
+		return
+	}
+	defer n.forget(inside)
 	n.counters.connectionsOut.Add(1)
 	limitHostBuffers(outside.(*net.TCPConn), size)
 	n.join(inside, outside.(*net.TCPConn))
@@ -82,25 +86,6 @@ func limitHostBuffers(outside *net.TCPConn, size int) {
 	_ = outside.SetReadBuffer(size) // the connection works without
 	_ = outside.SetWriteBuffer(size)
 }
-
-// dialOutside judges the destination and dials just that from the host.
-func (n *Network) dialOutside(ctx context.Context, protocol Protocol, destination netip.AddrPort) (net.Conn, error) {
-	name := n.names.find(destination.Addr())
-	if d := n.decide(ctx, Request{Protocol: protocol, Destination: destination, Name: name}); !d.Allow {
-		return nil, deniedError(d.Reason)
-	}
-	dialer := net.Dialer{
-		Timeout: n.limits.DialTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: keepAliveIdle, Interval: keepAliveEvery, Count: keepAliveCount,
-		},
-	}
-	return dialer.DialContext(ctx, string(protocol), destination.String())
-}
-
-type deniedError string
-
-func (e deniedError) Error() string { return "denied: " + string(e) }
 
 // accept completes the handshake inside. size is that of each buffer, bytes; 0
 // leaves the stack's default.

@@ -69,7 +69,7 @@ func (n *Network) serveUDP(request *udp.ForwarderRequest) bool {
 }
 
 func (n *Network) carryFlow(request *udp.ForwarderRequest) {
-	outside, err := n.dialOutside(n.ctx, UDP, localEnd(request.ID()))
+	outside, judged, err := n.dialOutside(n.ctx, UDP, localEnd(request.ID()))
 	if err != nil {
 		return
 	}
@@ -86,6 +86,10 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 		return
 	}
 	defer n.untrack(flow)
+	if !n.stillAllowed(flow, judged) {
+		return
+	}
+	defer n.forget(flow)
 	n.counters.udpFlows.Add(1)
 	defer n.counters.udpFlows.Add(-1)
 
