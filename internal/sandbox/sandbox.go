@@ -27,6 +27,7 @@ type Info struct {
 	DiskBytes    int64
 	Metadata     map[string]string
 	AccessToken  string // of the agent in it
+	DenyInternet bool   // as asked for in CreateRequest
 }
 
 // CreateRequest is what a dialect asks for. Zero values take the template's
@@ -34,9 +35,12 @@ type Info struct {
 type CreateRequest struct {
 	Template string // id or name
 	KeyID    string
-	Timeout  time.Duration // > 0
-	Metadata map[string]string
-	EnvVars  map[string]string
+	// MaxSandboxes is how many sandboxes the key may have at once, this one
+	// included; Create answers *LimitError beyond. 0 is no limit.
+	MaxSandboxes int
+	Timeout      time.Duration // > 0
+	Metadata     map[string]string
+	EnvVars      map[string]string
 	// DenyInternet closes every connection out.
 	DenyInternet bool
 }
