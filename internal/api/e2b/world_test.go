@@ -2,10 +2,12 @@ package e2b_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -38,45 +40,98 @@ const baseID, alicesID, bobsID = "basebasebasebasebase", "alicesalicesalicesal",
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "tombolo.db"))
+	path := filepath.Join(t.TempDir(), "tombolo.db")
+	require.NoError(t, os.WriteFile(path, records.file, 0o600))
+	s, err := sqlite.Open(t.Context(), path)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
-	w := &world{store: s, core: &core{live: map[string]sandbox.Info{}}, secrets: map[string]string{}}
-
-	ids := map[string]string{}
-	for _, name := range []string{"alice", "bob"} {
-		k, secret, err := store.NewKey(name, start)
-		require.NoError(t, err)
-		k.ID = "key-of-" + name
-		if name == "bob" {
-			k.MaxTimeout = 2 * time.Minute
-			k.MaxSandboxes = 2
-		}
-		require.NoError(t, s.AddKey(t.Context(), k))
-		ids[name], w.secrets[name] = k.ID, secret
-	}
-	for _, tpl := range []store.Template{
-		{ID: baseID, Name: "base"},
-		{ID: alicesID, Name: "alices", KeyID: ids["alice"]},
-		{ID: bobsID, Name: "bobs", KeyID: ids["bob"]},
-	} {
-		tpl.BuildID, tpl.CreatedAt, tpl.BuiltAt = "00000000-0000-4000-8000-000000000001", start, start.Add(time.Hour)
-		tpl.CPUs, tpl.MemoryBytes, tpl.DiskBytes = 2, 1<<30, 10<<30
-		_, _, err := s.PutTemplate(t.Context(), tpl)
-		require.NoError(t, err)
-	}
+	w := &world{store: s, core: &core{live: map[string]sandbox.Info{}}, secrets: records.secrets}
 	for i, key := range []string{"alice", "alice", "alice", "bob"} {
 		w.core.add(sandbox.Info{
-			ID: fmt.Sprintf("i%04d", i+1), KeyID: ids[key], TemplateID: baseID, TemplateName: "base",
+			ID: fmt.Sprintf("i%04d", i+1), KeyID: "key-of-" + key, TemplateID: baseID, TemplateName: "base",
 			StartedAt: start.Add(time.Duration(i) * time.Minute), Metadata: map[string]string{"n": fmt.Sprint(i + 1), "a b/&=+ü": "ä &=+%"},
 			DenyInternet: i == 1,
 		})
 	}
-	for id, key := range map[string]string{"i0008": "alice", "i0009": "bob"} {
-		require.NoError(t, s.PutSandbox(t.Context(), store.Sandbox{ID: id, KeyID: ids[key], State: "ended", Reason: "its timeout of 5m0s passed", EndedAt: start}))
-	}
 	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Log: slog.New(slog.DiscardHandler), Version: "0.1.0"})
 	return w
+}
+
+// records are the keys, templates and ended sandboxes of every world: a database
+// file, made once, and the secrets of its keys.
+var records struct {
+	file    []byte
+	secrets map[string]string
+}
+
+func TestMain(m *testing.M) {
+	if err := makeRecords(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func makeRecords() error {
+	dir, err := os.MkdirTemp("", "e2b")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "tombolo.db")
+	s, err := sqlite.Open(context.Background(), path)
+	if err != nil {
+		return err
+	}
+	records.secrets = map[string]string{}
+	if err := errors.Join(addKeys(s), addTemplates(s), addEnded(s), s.Close()); err != nil {
+		return err
+	}
+	records.file, err = os.ReadFile(path)
+	return err
+}
+
+func addKeys(s store.Store) error {
+	for _, name := range []string{"alice", "bob"} {
+		k, secret, err := store.NewKey(name, start)
+		if err != nil {
+			return err
+		}
+		k.ID = "key-of-" + name
+		if name == "bob" {
+			k.MaxTimeout, k.MaxSandboxes = 2*time.Minute, 2
+		}
+		records.secrets[name] = secret
+		if err := s.AddKey(context.Background(), k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addTemplates(s store.Store) error {
+	for _, t := range []store.Template{
+		{ID: baseID, Name: "base"},
+		{ID: alicesID, Name: "alices", KeyID: "key-of-alice"},
+		{ID: bobsID, Name: "bobs", KeyID: "key-of-bob"},
+	} {
+		t.BuildID, t.CreatedAt, t.BuiltAt = "00000000-0000-4000-8000-000000000001", start, start.Add(time.Hour)
+		t.CPUs, t.MemoryBytes, t.DiskBytes = 2, 1<<30, 10<<30
+		if _, _, err := s.PutTemplate(context.Background(), t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addEnded(s store.Store) error {
+	for id, name := range map[string]string{"i0008": "alice", "i0009": "bob"} {
+		sb := store.Sandbox{ID: id, KeyID: "key-of-" + name, State: "ended", Reason: "its timeout of 5m0s passed", EndedAt: start}
+		if err := s.PutSandbox(context.Background(), sb); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // core stands in for the manager and notes what it was asked to change.
