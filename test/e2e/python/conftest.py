@@ -1,0 +1,54 @@
+"""Fixtures of the end-to-end tests.
+
+The tests talk to the server named by E2B_API_KEY, E2B_API_URL and
+E2B_SANDBOX_URL (what `tombolo env` prints); run.sh starts one and sets them.
+Tests that cannot disturb each other share a sandbox per file; the rest make
+their own with `new_box` or `new_interpreter`, which kill it afterwards.
+"""
+
+import os
+
+import e2b
+import e2b_code_interpreter
+import pytest
+
+REQUIRED = ("E2B_API_KEY", "E2B_API_URL", "E2B_SANDBOX_URL", "TOMBOLO_BIN", "TOMBOLO_DATA")
+
+
+def pytest_configure(config):
+    missing = [name for name in REQUIRED if not os.environ.get(name)]
+    if missing:
+        raise pytest.UsageError(f"{', '.join(missing)} not set: start the tests with test/e2e/run.sh")
+
+
+def _factory(sandbox_class, request):
+    def make(*args, **options):
+        sandbox = sandbox_class.create(*args, **options)
+        request.addfinalizer(sandbox.kill)
+        return sandbox
+
+    return make
+
+
+@pytest.fixture
+def new_box(request):
+    """Makes sandboxes of the plain template, killed when the test ends."""
+    return _factory(e2b.Sandbox, request)
+
+
+@pytest.fixture
+def new_interpreter(request):
+    """Makes code interpreter sandboxes, killed when the test ends."""
+    return _factory(e2b_code_interpreter.Sandbox, request)
+
+
+@pytest.fixture(scope="module")
+def box(request):
+    """A sandbox of the plain template that the tests of one file share."""
+    return _factory(e2b.Sandbox, request)(timeout=900)
+
+
+@pytest.fixture(scope="module")
+def interpreter(request):
+    """A code interpreter sandbox that the tests of one file share."""
+    return _factory(e2b_code_interpreter.Sandbox, request)(timeout=900)
