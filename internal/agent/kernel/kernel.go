@@ -25,7 +25,8 @@ import (
 
 // warmImports are modules that a warm kernel has imported before the snapshot
 // is taken. Every MB they add costs each sandbox 1 ms of restore and its memory
-// (numpy, pandas and matplotlib: 110 MB), so by default there are none.
+// (numpy 12, pandas 35, matplotlib 30 MB, on 34 MB of bare IPython), so by default
+// there are none.
 var warmImports = []string{}
 
 // Options is what the agent lends the kernels.

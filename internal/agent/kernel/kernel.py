@@ -107,15 +107,18 @@ class Channel:
 
 
 class Output:
-    """Collects what Python writes: whole lines go at once until there are many."""
+    """Collects what Python writes: whole lines go at once until there are many.
+
+    Writing takes no lock: appending is atomic, for threads and for signals.
+    """
 
     def __init__(self, channel):
         self.channel = channel
-        self.name = ""
-        self.parts = []
-        self.size = 0
+        self.parts = deque()  # (stream, text)
+        self.size = 0  # characters in it, roughly
         self.sent = {"out": 0, "err": 0}
         self.tokens, self.refilled = float(DIRECT_BURST), 0.0
+        self.burst = False  # lines wait for the flusher, which comes soon
         self.wake = threading.Event()
         self.flusher = None
         self.direct = False  # in a forked child: straight to the descriptors
@@ -132,30 +135,38 @@ class Output:
             return
         if len(text) > room:
             text = text[:room]
-        with self.channel:
-            if self.parts and self.name != name:
-                self._flush()
-            self.name = name
-            self.parts.append(text)
-            self.size += len(text)
-            self.sent[name] += len(text)
-            if self.size >= CHUNK or (text[-1] == "\n" and self._may_send()):
-                self._flush()
-            elif not self.wake.is_set():
-                self._flush_soon()
+        self.sent[name] += len(text)
+        self.parts.append((name, text))
+        self.size += len(text)
+        if self.size >= CHUNK:
+            self.flush()
+        elif self.burst:
+            return
+        elif text[-1] != "\n":
+            self._flush_soon()
+        elif self._may_send():
+            self.flush()
+        else:
+            self.burst = True
+            self._flush_soon()
 
     def flush(self):
-        if self.direct or not self.parts:
-            return
-        with self.channel:
-            self._flush()
-
-    def _flush(self):
         if not self.parts:
             return
-        text, self.parts, self.size = "".join(self.parts), [], 0
+        with self.channel:
+            self.size = 0
+            name, texts = "", []
+            while self.parts:
+                part = self.parts.popleft()
+                if part[0] != name:
+                    self._send(name, "".join(texts))
+                    name, texts = part[0], []
+                texts.append(part[1])
+            self._send(name, "".join(texts))
+
+    def _send(self, name, text):
         for at in range(0, len(text), CHUNK):
-            self.channel.send({"t": self.name, "s": text[at : at + CHUNK]})
+            self.channel.send({"t": name, "s": text[at : at + CHUNK]})
 
     def _may_send(self):
         now = time.monotonic()
@@ -167,6 +178,8 @@ class Output:
         return True
 
     def _flush_soon(self):
+        if self.wake.is_set():
+            return
         self.wake.set()
         if self.flusher is None:
             self.flusher = threading.Thread(target=self._flush_loop, name="output", daemon=True)
@@ -177,6 +190,7 @@ class Output:
             self.wake.wait()
             time.sleep(FLUSH_AFTER)
             self.wake.clear()
+            self.burst = False
             self.flush()
 
     def _write_fd(self, name, text):
@@ -186,7 +200,7 @@ class Output:
 
     def forked(self):
         self.direct = True
-        self.parts, self.size = [], 0
+        self.parts.clear()
 
 
 class Stream(io.TextIOBase):
