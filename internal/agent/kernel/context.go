@@ -77,7 +77,8 @@ func (c *codeContext) adopt(k driver) bool {
 // stop ends the kernel, whatever runs in it. The next run starts another.
 func (c *codeContext) stop(reason string) {
 	if k := c.live(); k != nil {
-		k.close(reason)
+		k.kill(reason)
+		<-k.done()
 	}
 }
 

@@ -13,9 +13,9 @@ type starter interface {
 }
 
 // A driver is one live kernel. Its life: start, any number of execute one after
-// another, close; or it dies by itself, which done tells.
+// another, kill; or it dies by itself. done tells of both.
 //
-// setEnv, reseed, interrupt and close may be called at any time, from any
+// setEnv, reseed, interrupt and kill may be called at any time, from any
 // goroutine. setEnv and reseed take effect in order with execute: before the
 // next one, at the latest.
 type driver interface {
@@ -35,11 +35,12 @@ type driver interface {
 	// warm runs what a first run would have to load, imports modules and gives
 	// unused memory back.
 	warm(ctx context.Context, modules []string) error
-	// close ends the kernel and every process of its session, and returns when
-	// they have ended. An open run ends with eventDied and the reason, so
-	// somebody must read it meanwhile.
-	close(reason string)
-	// done is closed when the kernel has ended.
+	// kill ends the kernel and every process of its session. It does not wait;
+	// done tells when they have ended. An open run ends with eventDied and the
+	// reason.
+	kill(reason string)
+	// done is closed when the kernel has ended, which waits for the reader of an
+	// open run.
 	done() <-chan struct{}
 }
 

@@ -21,6 +21,8 @@ const (
 	// asked again with its children, then its kernel is ended.
 	interruptAll = 1 * time.Second
 	interruptEnd = 5 * time.Second
+	// stalled is how long a client may not read before it counts as gone.
+	stalled = 60 * time.Second
 )
 
 // execute runs the code and streams what happens, in its turn. It returns when
@@ -98,7 +100,7 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 			k.interrupt(true)
 		case <-last:
 			s.opts.Log.Warn("code ignored its interrupt; restarting the kernel", "context", c.id)
-			go k.close("its code did not stop within 5 s after its client went away")
+			k.kill("its code did not stop within 5 s after its client went away")
 		}
 	}
 }
@@ -176,6 +178,7 @@ func (s *stream) send(v any) {
 		s.begun = true
 		s.w.Header().Set("Content-Type", "application/x-ndjson")
 	}
+	_ = s.flush.SetWriteDeadline(time.Now().Add(stalled))
 	if err := json.NewEncoder(s.w).Encode(v); err != nil {
 		s.closed = true
 		return

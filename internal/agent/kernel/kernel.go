@@ -160,7 +160,8 @@ func (s *Server) kernel(ctx context.Context, c *codeContext) (driver, error) {
 		return nil, err
 	}
 	if !c.adopt(k) {
-		k.close("its context was removed")
+		k.kill("its context was removed")
+		<-k.done()
 		return nil, errRemoved
 	}
 	s.mu.Lock()

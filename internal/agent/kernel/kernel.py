@@ -25,6 +25,7 @@ import asyncio
 import base64
 import builtins
 import codecs
+import faulthandler
 import fcntl
 import gc
 import io
@@ -308,12 +309,14 @@ def make_shell(channel, output):
 
     class Publisher(DisplayPublisher):
         def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **kwargs):
-            publish(data, False)
+            if not update:  # what was sent cannot be changed
+                publish(data, False)
 
         def clear_output(self, wait=False):
             """What was sent cannot be taken back."""
 
-    class Shell(InteractiveShell):
+    # Libraries (pandas, rich) tell a notebook from a terminal by this name.
+    class ZMQInteractiveShell(InteractiveShell):
         displayhook_class = Type(Hook)
         display_pub_class = Type(Publisher)
         failure_sent = False
@@ -340,8 +343,8 @@ def make_shell(channel, output):
             shell = os.environ.get("SHELL") or "/bin/sh"
             if not os.access(shell, os.X_OK) or shell.endswith("nologin"):
                 shell = "/bin/sh"
-            child = subprocess.Popen([shell, "-c", command], stdin=subprocess.DEVNULL, start_new_session=False,
-                                     preexec_fn=None, **({"process_group": 0} if sys.version_info >= (3, 11) else {}))
+            group = {"process_group": 0} if sys.version_info >= (3, 11) else {}
+            child = subprocess.Popen([shell, "-c", command], stdin=subprocess.DEVNULL, **group)
             try:
                 code = child.wait()
             except KeyboardInterrupt:
@@ -402,11 +405,11 @@ def make_shell(channel, output):
     for colors in ("linux", "Linux"):  # spelt differently before IPython 9
         config.InteractiveShell.colors = colors
         try:
-            shell = Shell.instance(config=config)
+            shell = ZMQInteractiveShell.instance(config=config)
             break
         except Exception as e:
             problem = e
-            Shell.clear_instance()
+            ZMQInteractiveShell.clear_instance()
     if shell is None:
         fail(channel, f"start IPython: {type(problem).__name__}: {problem}")
 
@@ -461,7 +464,7 @@ def encode_bundle(data):
 
 def fit(bundle, output):
     """Drop the largest parts of a result that is too big to send."""
-    sizes = {mime: len(value) if isinstance(value, str) else len(json.dumps(value)) for mime, value in bundle.items()}
+    sizes = {mime: len(json.dumps(value)) for mime, value in bundle.items()}
     while sum(sizes.values()) > BUNDLE_LIMIT:
         mime = max(sizes, key=sizes.get)
         output.write("err", f"[{mime} of a result left out: {sizes[mime]} bytes; a result may have {BUNDLE_LIMIT}. Write it to a file.]\n")
@@ -511,7 +514,10 @@ class Kernel:
         self.input = bytearray()
         self.env = dict(os.environ)
         self.env.pop("LC_CTYPE", None)  # Python sets it itself in the C locale
+        faulthandler.enable(2)
         self.shell = make_shell(self.channel, self.output)
+        for stream in (sys.__stdout__, sys.__stderr__):
+            stream.reconfigure(write_through=True)
         sys.stdout = Stream(self.output, "out", 1)
         sys.stderr = Stream(self.output, "err", 2)
         self.channel.interrupt = self._interrupt

@@ -52,7 +52,8 @@ func (p *python) start(ctx context.Context, dir string, env []string) (driver, e
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := k.waitReady(ctx); err != nil {
-		k.close("it did not start")
+		k.kill("it did not start")
+		<-k.done()
 		return nil, fmt.Errorf("start the Python kernel: %w", err)
 	}
 	return k, nil
@@ -78,7 +79,7 @@ func (p *python) find(env []string) (string, error) {
 // spawn starts the process with the descriptors that kernel.py describes.
 func (p *python) spawn(path, dir string, env []string) (*pythonKernel, error) {
 	var mine, theirs fds
-	defer theirs.close()
+	defer func() { theirs.close() }()
 	keep := false
 	defer func() {
 		if !keep {
@@ -266,10 +267,9 @@ func (k *pythonKernel) interrupt(everything bool) {
 	}
 }
 
-func (k *pythonKernel) close(reason string) {
+func (k *pythonKernel) kill(reason string) {
 	k.process.SetReason(reason)
 	_ = k.process.Signal(syscall.SIGKILL)
-	<-k.ended
 }
 
 func (k *pythonKernel) done() <-chan struct{} { return k.ended }
@@ -325,7 +325,7 @@ func (k *pythonKernel) epitaph() string {
 		how = fmt.Sprintf("it was ended by signal %d (%s)", int(status.Signal()), status.Signal())
 	}
 	if reason := k.process.Reason(); reason != "" {
-		how = reason
+		how += ": " + reason
 	}
 	return "the kernel died: " + how
 }

@@ -49,6 +49,7 @@ type kernelLoop struct {
 	lines  lineBuffer
 	events chan<- event // of the open run, nil between runs
 	synced bool         // the pipes were drained since they were measured
+	told   bool         // the run's client knows the process's reason
 	buf    [64 << 10]byte
 }
 
@@ -153,6 +154,7 @@ func (l *kernelLoop) handle(f frame) error {
 			return err
 		}
 		l.flushTails()
+		l.tellReason()
 		l.emit(event{Kind: eventEnd})
 		if l.events != nil {
 			close(l.events)
@@ -180,6 +182,15 @@ func (l *kernelLoop) emit(e event) {
 	l.takeRun()
 	if l.events != nil {
 		l.events <- e
+	}
+}
+
+// tellReason says that a child of the kernel was ended from outside, which the
+// run's code may not notice.
+func (l *kernelLoop) tellReason() {
+	if reason := l.k.process.Reason(); reason != "" && !l.told {
+		l.told = true
+		l.emit(event{Kind: eventStderr, Text: "[a process of this run was ended: " + reason + "]\n"})
 	}
 }
 

@@ -52,9 +52,10 @@ var testPython = sync.OnceValues(func() (string, error) {
 // A box is a server under test, as the clients see it.
 type box struct {
 	*kernel.Server
-	t     *testing.T
-	url   string
-	token string
+	t      *testing.T
+	url    string
+	token  string
+	server *httptest.Server
 
 	mu  sync.Mutex
 	env []string
@@ -76,12 +77,12 @@ func newBox(t *testing.T, python string) *box {
 		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Python: python,
 	})
-	server := httptest.NewServer(b.Handler())
+	b.server = httptest.NewServer(b.Handler())
 	t.Cleanup(func() {
 		b.Close()
-		server.Close()
+		b.server.Close()
 	})
-	b.url = server.URL
+	b.url = b.server.URL
 	return b
 }
 

@@ -381,3 +381,43 @@ func (b *box) list() []map[string]any {
 	decodeJSON(b.t, resp.Body, &list)
 	return list
 }
+
+func TestNotebookHabits(t *testing.T) {
+	b := start(t)
+	require.Equal(t, "", b.run("%%capture out\nprint(42)").text("stdout"))
+	require.Equal(t, "42\n", b.run("print(out.stdout, end='')").text("stdout"))
+	require.Len(t, b.run("%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1]);").find("result"), 1)
+	require.Contains(t, b.run("%%time\n1").text("stdout"), "Wall time")
+	require.Equal(t, "<b>x</b>\n", b.run("%%html\n<b>x</b>").find("result")[0]["html"])
+	require.Equal(t, "3", b.run("%env A=3\nimport os; os.environ['A']").main()["text"])
+	require.Equal(t, "StdinNotImplementedError", b.run("breakpoint()").errorName())
+	require.Contains(t, b.run("import sys; sys.__stdout__.write('low\\n');").text("stdout"), "low")
+	require.Contains(t, b.run("import logging; logging.warning('careful')").text("stderr"), "careful")
+	require.Contains(t, b.run("import warnings; warnings.warn('beware')").text("stderr"), "beware")
+	r := b.run("h = display('a', display_id=True); h.update('b')")
+	require.Len(t, r.find("result"), 1, "%v", r.lines)
+	r = b.run("'漢' * 20_000_000")
+	require.Equal(t, "", r.errorName(), "%.200v", r.lines)
+	require.Equal(t, "3", b.run("import asyncio\nasync def gen():\n    yield 3\n[x async for x in gen()][0]").main()["text"])
+}
+
+func TestNothingIsLeftAfterClose(t *testing.T) {
+	before := openFiles(t)
+	b := start(t)
+	for range 3 {
+		b.run("import os; os._exit(1)")
+	}
+	b.run("1")
+	b.Close()
+	b.server.Close()
+	http.DefaultClient.CloseIdleConnections()
+	require.Eventually(t, func() bool { return openFiles(t) <= before }, 5*time.Second, 10*time.Millisecond,
+		"%d files open before", before)
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
+}
