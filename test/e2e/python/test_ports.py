@@ -59,10 +59,6 @@ def test_a_server_is_reached_whatever_it_listens_on(box, port, bind):
     assert get(box, port, "/missing").status_code == 404
 
 
-def test_the_first_request_may_come_before_the_server_is_up(box):
-    assert get(box, 8100).status_code == 502
-
-
 def test_a_closed_port_says_so(box):
     answer = get(box, 9999)
     body = answer.json()
