@@ -18,7 +18,7 @@ const (
 	// keepalive is how often a silent run sends a line (5 s upstream).
 	keepalive = 5 * time.Second
 	// A client that goes away interrupts its run. Code that does not stop is
-	// asked again with its children, then its kernel is ended.
+	// asked again every second with its children, then its kernel is ended.
 	interruptAll = 1 * time.Second
 	interruptEnd = 5 * time.Second
 	// stalled is how long a client may not read before it counts as gone.
@@ -94,7 +94,9 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 		case <-gone:
 			gone = nil
 			out.closed = true
-			again, last = time.After(interruptAll), time.After(interruptEnd)
+			repeat := time.NewTicker(interruptAll)
+			defer repeat.Stop()
+			again, last = repeat.C, time.After(interruptEnd)
 			k.interrupt(false)
 		case <-again:
 			k.interrupt(true)

@@ -49,7 +49,7 @@ ERROR_LIMIT = 512 * 1024  # characters of an error's value and of its traceback
 DATA_CELLS = 500_000  # a DataFrame with more cells carries no "data"
 DATA_MIME = "application/vnd.tombolo.data+json"
 FLUSH_AFTER = 0.02  # seconds
-DIRECT_BURST, DIRECT_RATE = 64, 1000  # lines sent at once, and a second
+DIRECT_BURST, DIRECT_RATE = 64, 100  # lines sent as they are printed: at once, and a second
 
 
 class Channel:

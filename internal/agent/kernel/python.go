@@ -23,6 +23,8 @@ import (
 //go:embed kernel.py
 var pythonProgram []byte
 
+const pipeSize = 256 << 10 // bytes
+
 // startTimeout bounds the start of a kernel: Python, IPython and its imports
 // take about 3 s in a cold sandbox on a slow machine.
 const startTimeout = 60 * time.Second
@@ -99,6 +101,8 @@ func (p *python) spawn(path, dir string, env []string) (*pythonKernel, error) {
 		}
 		mine.add(pipe[0])
 		theirs.add(pipe[1])
+		// Fewer rounds for commands that write much; the default serves too.
+		_, _ = unix.FcntlInt(uintptr(pipe[0]), unix.F_SETPIPE_SZ, pipeSize)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
