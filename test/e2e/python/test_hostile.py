@@ -341,15 +341,6 @@ def test_clients_that_vanish_mid_stream_leave_nothing_running_hot(box):
             box.commands.kill(process.pid)
 
 
-def test_an_upload_that_breaks_off_does_not_replace_the_file(box):
-    box.files.write("/home/user/precious", "the old content")
-    head = f"POST /files?path=/home/user/precious HTTP/1.1\r\nHost: {SERVER.netloc}\r\nContent-Type: application/octet-stream\r\nContent-Length: 1000000\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in agent_headers(box).items()) + "\r\n"
-    with socket.create_connection((SERVER.hostname, SERVER.port), timeout=10) as peer:
-        peer.sendall(head.encode() + b"half")
-    assert box.files.read("/home/user/precious") == "the old content"
-
-
 def test_five_hundred_slow_connections_do_not_starve_the_rest(box):
     slow = []
     try:

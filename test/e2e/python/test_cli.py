@@ -1,0 +1,153 @@
+"""The command line, against the running server and its data folder."""
+
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+from e2b import Sandbox
+
+from wait import eventually
+
+
+def tombolo(*arguments, stdin=None, timeout=60):
+    """Runs the command line as a user would, with what `tombolo env` exports."""
+    command = [os.environ["TOMBOLO_BIN"], arguments[0]]
+    command += ["--data", os.environ["TOMBOLO_DATA"]] if arguments[0] != "version" else []
+    return subprocess.run(command + list(arguments[1:]), input=stdin, capture_output=True, timeout=timeout)
+
+
+def as_json(*arguments):
+    run = tombolo(*arguments, "--json")
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+# --- run ---------------------------------------------------------------------
+
+
+def test_run_prints_what_the_command_prints():
+    run = tombolo("run", "--", "python3", "-c", "print(42)")
+    assert (run.returncode, run.stdout) == (0, b"42\n"), run.stderr
+
+
+def test_run_passes_all_three_streams_and_the_exit_code():
+    run = tombolo("run", "--", "sh", "-c", "cat; echo problem >&2; exit 7", stdin=b"from outside\n")
+    assert (run.returncode, run.stdout, run.stderr) == (7, b"from outside\n", b"problem\n")
+
+
+def test_run_passes_bytes_unchanged():
+    data = bytes(range(256)) * 4000
+    run = tombolo("run", "--", "cat", stdin=data)
+    assert run.stdout == data
+
+
+def test_run_keeps_the_arguments_apart():
+    run = tombolo("run", "--", "printf", "[%s]", "a b", "$HOME", "'q'", "")
+    assert run.stdout == b"[a b][$HOME]['q'][]"
+
+
+def test_run_leaves_no_sandbox():
+    before = {sandbox["id"] for sandbox in as_json("sandbox", "list")}
+    tombolo("run", "--", "true")
+    assert {sandbox["id"] for sandbox in as_json("sandbox", "list")} <= before
+
+
+def test_run_of_a_missing_program_says_so():
+    run = tombolo("run", "--", "no-such-program")
+    assert run.returncode == 127 and b"no-such-program" in run.stderr
+
+
+def test_run_in_an_unknown_template_says_so():
+    run = tombolo("run", "--template", "no-such-template", "--", "true")
+    assert run.returncode not in (0, 127) and b"no-such-template" in run.stderr
+
+
+def test_run_ends_at_its_timeout():
+    started = time.monotonic()
+    run = tombolo("run", "--timeout", "3s", "--", "sleep", "60")
+    assert run.returncode != 0 and time.monotonic() - started < 20
+    assert run.stderr
+
+
+# --- sandbox -----------------------------------------------------------------
+
+
+@pytest.fixture
+def created(request):
+    sandbox = as_json("sandbox", "create", "--template", "base")
+    request.addfinalizer(lambda: tombolo("sandbox", "kill", sandbox["id"]))
+    return sandbox["id"]
+
+
+def test_create_list_exec_kill(created):
+    assert created in [sandbox["id"] for sandbox in as_json("sandbox", "list")]
+    assert created.encode() in tombolo("sandbox", "list").stdout
+    run = tombolo("sandbox", "exec", created, "--", "sh", "-c", "cat; exit 3", stdin=b"piped")
+    assert (run.returncode, run.stdout) == (3, b"piped")
+    assert Sandbox.connect(created).commands.run("echo same").stdout == "same\n"
+    assert tombolo("sandbox", "kill", created).returncode == 0
+    assert created not in [sandbox["id"] for sandbox in as_json("sandbox", "list")]
+
+
+def test_logs_tell_the_life_of_a_sandbox(created):
+    logs = as_json("sandbox", "logs", created)
+    assert logs, "a sandbox has at least the line of its start"
+
+
+@pytest.mark.parametrize("action", [("exec", "iaaaaaaaaaaaaaaaaaaaa", "--", "true"), ("kill", "iaaaaaaaaaaaaaaaaaaaa"), ("logs", "iaaaaaaaaaaaaaaaaaaaa")], ids=lambda a: a[0])
+def test_an_unknown_sandbox_is_named_in_the_error(action):
+    run = tombolo("sandbox", *action)
+    assert run.returncode != 0 and b"iaaaaaaaaaaaaaaaaaaaa" in run.stderr
+
+
+# --- template, key, doctor, version, env -------------------------------------
+
+
+def test_the_default_templates_are_there():
+    names = {name for template in as_json("template", "list") for name in template.get("names", [template.get("name")])}
+    assert {"base", "code-interpreter-v1"} <= names
+
+
+def test_a_key_lives_from_create_to_delete():
+    made = as_json("key", "create", "for the test")
+    assert re.fullmatch(r"e2b_[0-9a-f]{40}", made["key"])
+    assert made["id"] in [key["id"] for key in as_json("key", "list")]
+    assert made["key"].encode() not in tombolo("key", "list", "--json").stdout, "a list never shows secrets"
+    Sandbox.create(api_key=made["key"]).kill()
+    assert tombolo("key", "delete", made["id"]).returncode == 0
+    assert made["id"] not in [key["id"] for key in as_json("key", "list")]
+
+    def refused():
+        try:
+            Sandbox.create(api_key=made["key"]).kill()
+        except Exception as failure:
+            return "401" in str(failure)
+
+    eventually(refused, 5, "a deleted key is refused")
+
+
+def test_doctor_finds_this_machine_fit():
+    run = tombolo("doctor")
+    assert run.returncode == 0, run.stdout + run.stderr
+    checks = as_json("doctor")
+    assert checks, "doctor lists what it looked at"
+
+
+def test_version_is_one_line():
+    run = tombolo("version")
+    assert run.returncode == 0 and len(run.stdout.splitlines()) == 1 and b"tombolo" in run.stdout.lower()
+
+
+def test_env_exports_what_the_clients_need():
+    out = tombolo("env").stdout.decode()
+    shown = subprocess.run(["sh", "-c", f"{out}\necho $E2B_API_KEY $E2B_API_URL $E2B_SANDBOX_URL"], capture_output=True, text=True).stdout.split()
+    assert shown == [os.environ["E2B_API_KEY"], os.environ["E2B_API_URL"], os.environ["E2B_SANDBOX_URL"]]
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["sandbox", "fly"], ["serve", "--no-such-flag"], ["run"]])
+def test_a_wrong_call_explains_itself(arguments):
+    run = subprocess.run([os.environ["TOMBOLO_BIN"], *arguments], capture_output=True, timeout=20)
+    assert run.returncode != 0 and run.stderr

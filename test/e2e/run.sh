@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Runs the end-to-end tests: the real server, the real engine, the official
+# clients. Needs root, bin/tombolo and a data folder that has the default
+# templates and no server on it:
+#
+#   TOMBOLO_TEST_DATA=DIR test/e2e/run.sh [pytest arguments]
+#
+# With arguments only the newest Python clients' tests run, with them.
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+clients="$root/.tombolo/clients"
+export TOMBOLO_BIN="${TOMBOLO_BIN:-$root/bin/tombolo}"
+export TOMBOLO_DATA="${TOMBOLO_TEST_DATA:?the data folder with the default templates}"
+export PYTHONDONTWRITEBYTECODE=1
+
+failed=()
+step() { # NAME COMMAND...: runs it and remembers a failure
+  echo "== $1"
+  "${@:2}" || failed+=("$1")
+}
+
+start_server() {
+  log=$(mktemp)
+  coproc SERVER { exec "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --data "$TOMBOLO_DATA" 2>"$log"; }
+  server_pid=$SERVER_PID
+  local line
+  while IFS= read -r -t 120 -u "${SERVER[0]}" line; do
+    case "$line" in *http://127.0.0.1:*) break ;; esac
+  done
+  if [[ "${line-}" != *http://127.0.0.1:* ]]; then
+    echo "the server gave no ready line; its log:" >&2
+    tail -n 30 "$log" >&2
+    exit 1
+  fi
+  cat <&"${SERVER[0]}" >/dev/null & # so that the server never blocks on its output
+  eval "$("$TOMBOLO_BIN" env --data "$TOMBOLO_DATA")"
+}
+
+stop_server() { # fails unless the server ends by itself with status 0 and leaves no sandbox
+  kill -TERM "$server_pid"
+  wait "$server_pid"
+  local status=$?
+  if [ $status -ne 0 ]; then
+    echo "the server ended with status $status; its log:" >&2
+    tail -n 30 "$log" >&2
+    return 1
+  fi
+  local left
+  left=$(ls -A "$TOMBOLO_DATA/sandboxes" 2>/dev/null)
+  [ -z "$left" ] || { echo "left in $TOMBOLO_DATA/sandboxes: $left" >&2; return 1; }
+}
+
+in_folder() { (cd "$1" && "${@:2}"); }
+
+"$here/setup.sh"
+start_server
+trap 'kill -KILL "$server_pid" 2>/dev/null' EXIT
+
+if [ $# -gt 0 ]; then
+  step "newest Python clients" in_folder "$here/python" "$clients/python/bin/python" -m pytest "$@"
+else
+  step "newest Python clients" in_folder "$here/python" "$clients/python/bin/python" -m pytest
+  step "older Python clients" in_folder "$here/python-old" "$clients/python-old/bin/python" -m pytest -q -p no:cacheprovider
+  step "newest JavaScript clients" in_folder "$here/js" node --test
+  step "older JavaScript clients" in_folder "$here/js-old" node --test
+fi
+step "clean stop" stop_server
+trap - EXIT
+rm -f "$log"
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'FAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
+echo "all end-to-end tests passed"
