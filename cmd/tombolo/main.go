@@ -1,5 +1,18 @@
+// Tombolo is the whole product in one binary: the server, its command line, the
+// engine (gVisor, under the name runsc) and the agent that runs inside sandboxes.
 package main
 
-import "gvisor.dev/gvisor/runsc/cli/maincli"
+import (
+	"os"
 
-func main() { maincli.Main() }
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+
+	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
+)
+
+func main() {
+	if gvisor.IsRunsc(os.Args[0]) {
+		maincli.Main()
+		return
+	}
+}

@@ -1,0 +1,124 @@
+// Package engine says what isolates a sandbox from the host and from its
+// neighbours. It holds the interface and the words; engine/gvisor is the
+// implementation, engine/enginetest the contract every implementation passes.
+// It knows nothing of templates, keys, dialects or the gateway.
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// Engine starts sandboxes. Safe for concurrent use.
+//
+// The life of an instance:
+//
+//  1. Start boots [Spec.Args] as PID 1 from a root image, or Restore continues
+//     from a checkpoint that an instance of an equal Spec wrote. Either returns
+//     when PID 1 runs, or fails and leaves nothing behind.
+//  2. Checkpoint writes memory and disk to a folder while the instance runs on.
+//  3. The instance ends by Stop, by PID 1 exiting, or by the engine (out of
+//     memory, crash). Done is closed then, and Exit says why.
+//  4. Stop, called in any case, removes what is left: processes, control groups,
+//     files below [Spec.Dir] that the engine made.
+type Engine interface {
+	// Version names the build of the engine. A checkpoint is restored only by the
+	// version that wrote it.
+	Version() string
+	Start(ctx context.Context, spec Spec) (Instance, error)
+	// Restore continues from the checkpoint in the folder from. ID, Dir, network
+	// namespace and mount sources may differ from those of the writer; image,
+	// mount targets, arguments and limits may not.
+	Restore(ctx context.Context, spec Spec, from string) (Instance, error)
+	// Sweep removes what an instance left whose daemon died: its processes,
+	// control groups and mounts. Nothing to remove is no error.
+	Sweep(ctx context.Context, id, dir string) error
+}
+
+// Instance is one running sandbox.
+type Instance interface {
+	// Checkpoint writes memory and disk into the folder to, which must not exist;
+	// the instance stands still meanwhile and then runs on. On an error to is
+	// removed and the instance runs on.
+	Checkpoint(ctx context.Context, to string) error
+	// Stop ends every process at once (no grace) and removes what the engine
+	// made. Idempotent; after an error call it again.
+	Stop(ctx context.Context) error
+	// Done is closed when the instance has ended, by whatever cause.
+	Done() <-chan struct{}
+	// Exit says why it ended; valid after Done is closed.
+	Exit() Exit
+	Stats(ctx context.Context) (Stats, error)
+}
+
+// Spec describes an instance.
+type Spec struct {
+	// ID is unique on the machine; all ids have the same length.
+	ID string
+	// Dir is the instance's own folder, existing and empty. The engine keeps its
+	// bundle, state and the writable layer below it.
+	Dir string
+	// Image is the root file system, an EROFS file that is never written.
+	Image string
+	// Mounts are host folders seen inside, besides the usual /proc, /dev, /sys.
+	// There is at least one (gVisor starts no gofer without, and only with one
+	// keeps the writable layer on disk).
+	Mounts []Mount
+	// NetworkNamespace is the path of the namespace whose only device becomes
+	// eth0 inside.
+	NetworkNamespace string
+	Args             []string
+	Env              []string
+	Hostname         string
+	Limits           Limits
+	// Output receives what PID 1 writes to stdout and stderr. It must not block.
+	Output io.Writer
+	// OnPressure is called when the instance has reached its memory limit. It
+	// should free memory inside (end a process) and return; it is called again
+	// while there is still not enough. Nil means nothing can be done and the
+	// instance is ended.
+	OnPressure func(ctx context.Context, p Pressure) error
+}
+
+// Mount is a host folder seen inside.
+type Mount struct {
+	Source   string
+	Target   string
+	ReadOnly bool
+}
+
+// Limits bound one instance. All are > 0.
+type Limits struct {
+	CPUs        float64 // processor time, in processors
+	MemoryBytes int64   // memory of the processes inside; the engine's own comes on top
+	DiskBytes   int64   // what may be written to the root file system
+	Processes   int64   // processes and threads inside; the engine bounds the host side by it
+}
+
+// Pressure says how much memory is used of how much.
+type Pressure struct {
+	UsedBytes  int64
+	LimitBytes int64
+}
+
+// Exit says why an instance ended.
+type Exit struct {
+	// Reason in words, for people: "stopped", "out of memory: …", "the engine
+	// process ended unexpectedly: …".
+	Reason string
+	At     time.Time
+}
+
+// Stats is what an instance uses.
+type Stats struct {
+	CPUTime     time.Duration
+	MemoryBytes int64
+	DiskBytes   int64 // blocks of the writable layer on the host
+	Processes   int64 // host tasks, the engine's own included
+}
+
+// ErrUnsupported says that this machine cannot run the engine, wrapped with what
+// is missing.
+var ErrUnsupported = errors.New("engine not supported on this machine")

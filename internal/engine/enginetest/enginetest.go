@@ -1,0 +1,255 @@
+// Package enginetest is the contract of an engine: one suite that every
+// implementation passes, on real sandboxes.
+package enginetest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/engine"
+)
+
+// Suite is what an implementation gives.
+type Suite struct {
+	Engine engine.Engine
+	// Namespace makes a network namespace for one instance and returns its path.
+	Namespace func(t *testing.T) string
+	// Leftovers names what of an instance is left on the host: processes, control
+	// groups.
+	Leftovers func(t *testing.T, id string) []string
+}
+
+// Run runs the suite.
+func (s Suite) Run(t *testing.T) {
+	image := buildImage(t)
+	t.Run("RunsUntilStoppedAndLeavesNothing", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "count")
+		i.expect("count 5")
+		stats, err := i.Stats(t.Context())
+		require.NoError(t, err)
+		require.Positive(t, stats.MemoryBytes)
+		require.Positive(t, stats.CPUTime)
+		require.Positive(t, stats.Processes)
+		require.NoError(t, i.Stop(t.Context()))
+		require.NoError(t, i.Stop(t.Context()), "stop twice")
+		i.expectEnd("stopped")
+		s.expectNothingLeft(t, i)
+	})
+	t.Run("TellsWhenPID1Ends", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "exit")
+		i.expect("bye")
+		i.expectEnd("ended")
+		require.NoError(t, i.Stop(t.Context()))
+		s.expectNothingLeft(t, i)
+	})
+	t.Run("RestoresTwoClonesFromOneCheckpoint", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "count")
+		i.expect("count 5")
+		checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+		require.NoError(t, i.Checkpoint(t.Context(), checkpoint))
+		i.expect("count 40") // runs on
+		require.NoError(t, i.Stop(t.Context()))
+		for range 2 {
+			clone := s.launch(t, s.spec(t, image, engine.Limits{}, "count"), checkpoint)
+			first := clone.line()
+			require.NotEqual(t, "count 1", first, "started anew instead of being restored")
+			clone.expect("count 60")
+			require.NoError(t, clone.Stop(t.Context()))
+			s.expectNothingLeft(t, clone)
+		}
+	})
+	t.Run("FailedRestoreLeavesNothing", func(t *testing.T) {
+		spec := s.spec(t, image, engine.Limits{}, "count")
+		_, err := s.Engine.Restore(t.Context(), spec, filepath.Join(t.TempDir(), "nowhere"))
+		require.Error(t, err)
+		require.Empty(t, s.Leftovers(t, spec.ID))
+	})
+	t.Run("FullDiskIsAnErrorInside", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{DiskBytes: 64 << 20}, "fill")
+		line := i.line()
+		require.Contains(t, line, "no space left")
+		require.Regexp(t, `filled [56]\d `, line, "about 64 MiB should fit")
+		stats, err := i.Stats(t.Context())
+		require.NoError(t, err)
+		require.Greater(t, stats.DiskBytes, int64(40<<20))
+		require.NoError(t, i.Stop(t.Context()))
+	})
+	t.Run("MemoryLimitAsksForReliefAndTheSandboxLivesOn", func(t *testing.T) {
+		spec := s.spec(t, image, engine.Limits{MemoryBytes: 256 << 20}, "parent")
+		control := spec.Mounts[0].Source
+		var asked atomic.Int64
+		spec.OnPressure = func(ctx context.Context, p engine.Pressure) error {
+			asked.Add(1)
+			return os.WriteFile(filepath.Join(control, "relieve"), nil, 0o644)
+		}
+		i := s.launch(t, spec, "")
+		i.expect("relieved")
+		require.Positive(t, asked.Load())
+		require.Eventually(t, func() bool {
+			stats, err := i.Stats(t.Context())
+			return err == nil && stats.MemoryBytes < 200<<20
+		}, 10*time.Second, 20*time.Millisecond, "memory should be given back")
+		require.NoError(t, i.Stop(t.Context()))
+		i.expectEnd("stopped")
+	})
+	t.Run("WithoutReliefTheSandboxEndsAndSaysWhy", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{MemoryBytes: 128 << 20}, "eat")
+		i.expectEnd("out of memory")
+		require.NoError(t, i.Stop(t.Context()))
+		s.expectNothingLeft(t, i)
+	})
+	t.Run("SweepRemovesAnAbandonedInstance", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "count")
+		i.expect("count 1")
+		require.NoError(t, s.Engine.Sweep(t.Context(), i.spec.ID, i.spec.Dir))
+		i.expectEnd("")
+		s.expectNothingLeft(t, i)
+		require.NoError(t, s.Engine.Sweep(t.Context(), i.spec.ID, i.spec.Dir), "sweep of nothing")
+	})
+	t.Run("CancelledStartLeavesNothing", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
+		defer cancel()
+		spec := s.spec(t, image, engine.Limits{}, "count")
+		_, err := s.Engine.Start(ctx, spec)
+		require.Error(t, err)
+		require.Empty(t, s.Leftovers(t, spec.ID))
+	})
+}
+
+var serial atomic.Int64
+
+func (s Suite) spec(t *testing.T, image string, limits engine.Limits, args ...string) engine.Spec {
+	t.Helper()
+	if limits.MemoryBytes == 0 {
+		limits.MemoryBytes = 256 << 20
+	}
+	if limits.DiskBytes == 0 {
+		limits.DiskBytes = 128 << 20
+	}
+	limits.CPUs, limits.Processes = 2, 100
+	return engine.Spec{
+		ID:               fmt.Sprintf("contract%06d%06d", os.Getpid()%1_000_000, serial.Add(1)),
+		Dir:              t.TempDir(),
+		NetworkNamespace: s.Namespace(t),
+		Image:            image,
+		Args:             append([]string{"/probe"}, args...),
+		Mounts:           []engine.Mount{{Source: t.TempDir(), Target: "/control"}},
+		Hostname:         "probe",
+		Limits:           limits,
+	}
+}
+
+func (s Suite) start(t *testing.T, image string, limits engine.Limits, args ...string) *running {
+	t.Helper()
+	return s.launch(t, s.spec(t, image, limits, args...), "")
+}
+
+// running is an instance with the lines its PID 1 prints.
+type running struct {
+	engine.Instance
+	t     *testing.T
+	spec  engine.Spec
+	lines chan string
+}
+
+func (s Suite) launch(t *testing.T, spec engine.Spec, checkpoint string) *running {
+	t.Helper()
+	r, w := io.Pipe()
+	spec.Output = w
+	lines := make(chan string, 10_000)
+	go func() {
+		scanner := bufio.NewScanner(r)
+		for scanner.Scan() {
+			lines <- scanner.Text()
+		}
+	}()
+	var i engine.Instance
+	var err error
+	if checkpoint == "" {
+		i, err = s.Engine.Start(t.Context(), spec)
+	} else {
+		i, err = s.Engine.Restore(t.Context(), spec, checkpoint)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		i.Stop(context.Background())
+		w.Close()
+	})
+	return &running{Instance: i, t: t, spec: spec, lines: lines}
+}
+
+func (r *running) line() string {
+	r.t.Helper()
+	select {
+	case line := <-r.lines:
+		return line
+	case <-time.After(20 * time.Second):
+		require.FailNow(r.t, "PID 1 printed nothing for 20 s")
+		return ""
+	}
+}
+
+func (r *running) expect(want string) {
+	r.t.Helper()
+	for r.line() != want {
+	}
+}
+
+func (r *running) expectEnd(reason string) {
+	r.t.Helper()
+	select {
+	case <-r.Done():
+		require.Contains(r.t, r.Exit().Reason, reason)
+	case <-time.After(30 * time.Second):
+		require.FailNow(r.t, "the instance did not end within 30 s")
+	}
+}
+
+func (s Suite) expectNothingLeft(t *testing.T, i *running) {
+	t.Helper()
+	require.Empty(t, s.Leftovers(t, i.spec.ID))
+	entries, err := os.ReadDir(i.spec.Dir)
+	require.NoError(t, err)
+	require.Empty(t, entries, "files left in the instance's folder")
+}
+
+// buildImage makes an EROFS image whose only file is the probe.
+func buildImage(t *testing.T) string {
+	t.Helper()
+	_, here, _, _ := runtime.Caller(0)
+	root, image := t.TempDir(), filepath.Join(t.TempDir(), "probe.erofs")
+	build := exec.Command("go", "build", "-o", filepath.Join(root, "probe"), "./probe")
+	build.Dir = filepath.Dir(here)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command("mkfs.erofs", "-E", "noinline_data", image, root).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, os.Chmod(image, 0o644))
+	return image
+}
+
+// ProcessesNaming lists host processes whose command line holds text.
+func ProcessesNaming(text string) []string {
+	var found []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		raw, _ := os.ReadFile(file)
+		if line := strings.ReplaceAll(string(raw), "\x00", " "); text != "" && strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}

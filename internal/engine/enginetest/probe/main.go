@@ -1,0 +1,57 @@
+// Probe is the PID 1 of the engine's contract tests.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+func main() {
+	switch os.Args[1] {
+	case "count": // one line a step, the number kept in memory and in a file
+		for n := 1; ; n++ {
+			os.WriteFile("/count", fmt.Append(nil, n), 0o644)
+			fmt.Println("count", n)
+			time.Sleep(20 * time.Millisecond)
+		}
+	case "exit":
+		fmt.Println("bye")
+	case "fill": // writes to the root file system until it is full
+		file, err := os.Create("/fill")
+		block := make([]byte, 1<<20)
+		written := 0
+		for err == nil {
+			var n int
+			n, err = file.Write(block)
+			written += n
+		}
+		fmt.Println("filled", written>>20, err)
+		select {}
+	case "parent": // has a child eat memory, ends it when /control/relieve appears
+		child := exec.Command("/probe", "eat")
+		child.Stdout = os.Stdout
+		fmt.Println("started", child.Start())
+		for {
+			if _, err := os.Stat("/control/relieve"); err == nil {
+				child.Process.Kill()
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		child.Wait()
+		fmt.Println("relieved")
+		select {}
+	case "eat":
+		var hold [][]byte
+		for {
+			block := make([]byte, 4<<20)
+			for i := range block {
+				block[i] = byte(i)
+			}
+			hold = append(hold, block)
+			_ = hold
+		}
+	}
+}

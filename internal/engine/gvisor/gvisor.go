@@ -1,0 +1,273 @@
+// Package gvisor runs sandboxes in gVisor's user-space kernel. gVisor is linked
+// into this program: the engine re-executes it under the name runsc (see
+// [IsRunsc]). It owns the OCI bundle, runsc's state, the control groups and the
+// processes of an instance; the network namespace and the image are given to it.
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/engine"
+)
+
+// Config places an engine on the machine.
+type Config struct {
+	// Executable is a program that runs gVisor's command line when its argv[0]
+	// is "runsc"; empty is this program itself.
+	Executable string
+	// Scope names the control group that holds this engine's sandboxes. Two data
+	// folders on one machine have different ones, so that neither sweeps the
+	// other's.
+	Scope string
+	// Platform is gVisor's: systrap (default) or kvm.
+	Platform string
+}
+
+// Engine is the gVisor engine. Safe for concurrent use.
+type Engine struct {
+	config Config
+	cgroup hierarchy
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New checks that the machine can run the engine. The error wraps
+// engine.ErrUnsupported when it cannot.
+func New(config Config) (*Engine, error) {
+	if config.Executable == "" {
+		config.Executable = "/proc/self/exe"
+	}
+	if config.Platform == "" {
+		config.Platform = "systrap"
+	}
+	cgroup, err := findHierarchy()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", engine.ErrUnsupported, err)
+	}
+	return &Engine{config: config, cgroup: cgroup}, nil
+}
+
+// Scope derives Config.Scope from a data folder.
+func Scope(dataDir string) string {
+	sum := sha256.Sum256([]byte(filepath.Clean(dataDir)))
+	return hex.EncodeToString(sum[:4])
+}
+
+// IsRunsc tells whether a program started as argv0 has to be gVisor. gVisor's
+// own children are named runsc-sandbox, runsc-gofer and the like, or re-execute
+// /proc/self/exe under that very name.
+func IsRunsc(argv0 string) bool {
+	return argv0 == "/proc/self/exe" || strings.HasPrefix(path.Base(argv0), "runsc")
+}
+
+// Version is gVisor's module version: state files have no other compatibility
+// promise than "the same build".
+func (e *Engine) Version() string { return Version() }
+
+// Version is the version of the gVisor linked in.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "gvisor.dev/gvisor" {
+				return "gvisor-" + m.Version + "-" + info.GoVersion
+			}
+		}
+	}
+	return "gvisor-unknown"
+}
+
+// Start boots an instance.
+func (e *Engine) Start(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
+	return e.launch(ctx, spec, "run", "--detach")
+}
+
+// Restore continues an instance from a checkpoint.
+func (e *Engine) Restore(ctx context.Context, spec engine.Spec, from string) (engine.Instance, error) {
+	return e.launch(ctx, spec, "restore", "--detach", "--image-path="+from)
+}
+
+// Sweep removes what a dead daemon left of an instance.
+func (e *Engine) Sweep(ctx context.Context, id, dir string) error {
+	return e.clear(ctx, id, dir)
+}
+
+// SweepOthers removes control groups of this scope, with the processes in them,
+// whose id keep does not claim: instances whose folder is gone already.
+func (e *Engine) SweepOthers(ctx context.Context, keep func(id string) bool) error {
+	ids, err := e.cgroup.list(e.scopePath())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		if !keep(id) {
+			errs = append(errs, e.group(id).remove(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveScope removes the empty control group above the instances, at shutdown.
+func (e *Engine) RemoveScope() { e.cgroup.removeEmpty(e.scopePath()) }
+
+func (e *Engine) scopePath() string { return "/tombolo-" + e.config.Scope }
+
+func (e *Engine) group(id string) group {
+	return group{hierarchy: e.cgroup, path: e.scopePath() + "/" + id}
+}
+
+// launch runs one runsc command that leaves a sandbox behind, and takes charge
+// of that sandbox.
+func (e *Engine) launch(ctx context.Context, spec engine.Spec, command string, args ...string) (_ engine.Instance, err error) {
+	group := e.group(spec.ID)
+	if err := writeBundle(spec, group.path); err != nil {
+		return nil, fmt.Errorf("write bundle of %s: %w", spec.ID, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.clear(context.WithoutCancel(ctx), spec.ID, spec.Dir))
+		}
+	}()
+	pidFile := filepath.Join(spec.Dir, "pid")
+	args = append(args, "--bundle="+filepath.Join(spec.Dir, bundleDir), "--pid-file="+pidFile, spec.ID)
+	output, err := startOutput(spec.Output)
+	if err != nil {
+		return nil, err
+	}
+	err = e.runsc(ctx, spec, output, command, args...)
+	output.Close()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", command, spec.ID, err)
+	}
+	pid, err := readPID(pidFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", command, spec.ID, err)
+	}
+	return e.watch(spec, group, pid)
+}
+
+// runsc runs one gVisor command to its end. Its complaint, which it writes as a
+// log line to stderr or to the log, becomes the error.
+func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, command string, args ...string) error {
+	logFile := filepath.Join(spec.Dir, "runsc.log")
+	flags := []string{
+		"--root=" + filepath.Join(spec.Dir, stateDir),
+		"--log=" + logFile,
+		"--platform=" + e.config.Platform,
+		"--network=sandbox",
+		// The gofer is as trusted as the sentry: it gets the sandbox's namespace,
+		// where every frame meets the gateway, instead of one more of its own.
+		"--gofer-network-namespace=" + spec.NetworkNamespace,
+		"--host-settings=ignore",
+		// Only without direct file access is the system-call filter compiled ahead
+		// of time; building it costs 100 ms a start.
+		"--directfs=false",
+		"--allow-suid",
+		"--overlay2=none",
+		"--file-access-mounts=shared",
+		command,
+	}
+	cmd := exec.CommandContext(ctx, e.config.Executable, append(flags, args...)...)
+	cmd.Args[0] = "runsc"
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = spec.Dir
+	// The instance's PID 1 inherits stdout and stderr, so runsc's own messages
+	// come back by the log file.
+	var stderr bytes.Buffer
+	if output != nil {
+		cmd.Stdout, cmd.Stderr = output, output
+	} else {
+		cmd.Stderr = &limitedWriter{w: &stderr, left: 64 << 10}
+	}
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if text := lastComplaint(logFile, stderr.String()); text != "" {
+			return fmt.Errorf("%w: %s", err, text)
+		}
+		return err
+	}
+	return nil
+}
+
+// clear ends and removes everything an instance may have. It works from the id
+// and the folder alone, so it serves half-made instances and sweeping as well.
+func (e *Engine) clear(ctx context.Context, id, dir string) error {
+	if err := e.group(id).remove(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range []string{bundleDir, stateDir, "pid", "runsc.log"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	return errors.Join(errs...)
+}
+
+// startOutput makes the pipe that PID 1 inherits. The copying ends when the last
+// process that holds it has ended.
+func startOutput(w io.Writer) (*os.File, error) {
+	if w == nil {
+		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
+	r, child, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		defer r.Close()
+		io.Copy(w, r)
+	}()
+	return child, nil
+}
+
+func readPID(file string) (int, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(raw)))
+}
+
+// lastComplaint finds the last line of runsc's log or stderr that tells what
+// went wrong.
+func lastComplaint(logFile, stderr string) string {
+	raw, _ := os.ReadFile(logFile)
+	lines := strings.Split(strings.TrimSpace(string(raw)+"\n"+stderr), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if line := strings.TrimSpace(lines[i]); line != "" {
+			return line
+		}
+	}
+	return ""
+}
+
+type limitedWriter struct {
+	w    io.Writer
+	left int
+}
+
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	if len(p) > l.left {
+		p = p[:l.left]
+	}
+	l.left -= len(p)
+	_, err := l.w.Write(p)
+	return n, err
+}

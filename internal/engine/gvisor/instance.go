@@ -1,0 +1,165 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/engine"
+)
+
+// instance is a sandbox that runs. Its sentry is not our child (runsc has
+// detached it), so its end is seen through a pidfd.
+type instance struct {
+	engine *Engine
+	spec   engine.Spec
+	group  group
+	pidfd  *os.File
+
+	stopping sync.Mutex
+	stopped  bool // guarded by stopping
+
+	mu     sync.Mutex
+	reason string // why it is about to end, the first one given
+
+	cancel context.CancelFunc // ends the memory watch
+	watch  sync.WaitGroup
+	done   chan struct{}
+	exit   engine.Exit
+}
+
+func (e *Engine) watch(spec engine.Spec, g group, pid int) (*instance, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s ended while starting: %w", spec.ID, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	i := &instance{
+		engine: e,
+		spec:   spec,
+		group:  g,
+		pidfd:  os.NewFile(uintptr(fd), "pidfd"),
+		cancel: cancel,
+		done:   make(chan struct{}),
+	}
+	memory, err := g.watchMemory(spec.Limits.MemoryBytes)
+	if err != nil {
+		cancel()
+		i.pidfd.Close()
+		return nil, fmt.Errorf("watch memory of %s: %w", spec.ID, err)
+	}
+	i.watch.Go(func() { i.relieve(ctx, memory) })
+	i.watch.Go(func() { i.awaitEnd() })
+	return i, nil
+}
+
+// awaitEnd waits until the sentry has ended. A pidfd becomes readable then; the
+// runtime's poller waits for it, so no thread is held.
+func (i *instance) awaitEnd() {
+	raw, err := i.pidfd.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			n, pollErr := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0 || (pollErr != nil && !errors.Is(pollErr, unix.EINTR))
+		})
+	}
+	i.cancel()
+	reason := i.endReason()
+	if err != nil && reason == "" {
+		reason = fmt.Sprintf("the engine process is lost: %v", err)
+	}
+	i.exit = engine.Exit{Reason: reason, At: time.Now().UTC()}
+	close(i.done)
+}
+
+func (i *instance) setReason(reason string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.reason == "" {
+		i.reason = reason
+	}
+}
+
+func (i *instance) endReason() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.reason != "" {
+		return i.reason
+	}
+	if i.group.oomKilled() {
+		return outOfMemory(i.spec.Limits.MemoryBytes)
+	}
+	return "its first process ended, or the engine process was killed"
+}
+
+func outOfMemory(limit int64) string {
+	return fmt.Sprintf("out of memory: the sandbox stayed above its limit of %d MiB", limit>>20)
+}
+
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+func (i *instance) Exit() engine.Exit {
+	<-i.done
+	return i.exit
+}
+
+func (i *instance) Checkpoint(ctx context.Context, to string) error {
+	err := i.engine.runsc(ctx, i.spec, nil, "checkpoint",
+		"--leave-running", "--compression=none", "--exclude-committed-zero-pages", "--image-path="+to, i.spec.ID)
+	if err != nil {
+		os.RemoveAll(to)
+		return fmt.Errorf("checkpoint %s: %w", i.spec.ID, err)
+	}
+	return nil
+}
+
+func (i *instance) Stop(ctx context.Context) error {
+	i.stopping.Lock()
+	defer i.stopping.Unlock()
+	if i.stopped {
+		return nil
+	}
+	i.setReason("stopped")
+	if err := i.engine.clear(ctx, i.spec.ID, i.spec.Dir); err != nil {
+		return fmt.Errorf("stop %s: %w", i.spec.ID, err)
+	}
+	i.watch.Wait()
+	i.pidfd.Close()
+	i.stopped = true
+	return nil
+}
+
+func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
+	stats, err := i.group.stats()
+	if err != nil {
+		return engine.Stats{}, fmt.Errorf("stats of %s: %w", i.spec.ID, err)
+	}
+	stats.DiskBytes = diskUsage(filepath.Join(i.spec.Dir, rootDir))
+	return stats, nil
+}
+
+// diskUsage sums the blocks of the files in dir. gVisor keeps one sparse file
+// there, so this is one stat.
+func diskUsage(dir string) int64 {
+	var total int64
+	filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += stat.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total
+}

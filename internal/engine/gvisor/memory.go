@@ -1,0 +1,173 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/engine"
+)
+
+// The kernel's answer to a full control group is to kill the sentry, which is
+// the whole sandbox. So the group gets room above the sandbox's limit, and the
+// engine acts when the limit is reached, before the kernel would:
+//
+//   - v1: the group's OOM killer is off. At the limit the allocating threads
+//     stand still and an eventfd tells us; we widen the limit by the reserve so
+//     that the agent inside can act, ask for relief, and narrow it again.
+//   - v2: memory.high slows the allocating threads down and memory.events tells
+//     us; memory.max stands a reserve higher.
+const (
+	// engineMemory is what the sentry and the gofer need themselves. Measured:
+	// 35-60 MiB with some hundred processes inside.
+	engineMemory = 96 << 20
+	// reserveMemory lets the agent act while memory is exhausted.
+	reserveMemory = 128 << 20
+	// reliefPatience is how long the sandbox may stay at its limit before it is
+	// ended as a whole.
+	reliefPatience = 10 * time.Second
+)
+
+// memoryWatch tells when a group has reached its limit.
+type memoryWatch struct {
+	wait  func(ctx context.Context) error // returns nil at each alarm
+	close func()
+}
+
+// watchMemory sets the group's limits around the sandbox's and watches them.
+func (g group) watchMemory(limit int64) (*memoryWatch, error) {
+	if g.unified {
+		return g.watchMemoryV2(limit)
+	}
+	return g.watchMemoryV1(limit)
+}
+
+func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
+	if err := writeInt(g.file("memory", "memory.limit_in_bytes"), limit+engineMemory); err != nil {
+		return nil, err
+	}
+	controlFile := g.file("memory", "memory.oom_control")
+	if err := os.WriteFile(controlFile, []byte("1"), 0); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	event := os.NewFile(uintptr(fd), "eventfd")
+	control, err := os.Open(controlFile)
+	if err != nil {
+		event.Close()
+		return nil, err
+	}
+	defer control.Close()
+	registration := fmt.Sprintf("%d %d", fd, control.Fd())
+	if err := os.WriteFile(g.file("memory", "cgroup.event_control"), []byte(registration), 0); err != nil {
+		event.Close()
+		return nil, err
+	}
+	wait := func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, func() { event.SetReadDeadline(time.Unix(1, 0)) })()
+		var count [8]byte
+		_, err := event.Read(count[:])
+		return errors.Join(ctx.Err(), err)
+	}
+	return &memoryWatch{wait: wait, close: func() { event.Close() }}, nil
+}
+
+func (g group) watchMemoryV2(limit int64) (*memoryWatch, error) {
+	if err := writeInt(g.file("memory", "memory.max"), limit+engineMemory+reserveMemory); err != nil {
+		return nil, err
+	}
+	if err := writeInt(g.file("memory", "memory.high"), limit+engineMemory); err != nil {
+		return nil, err
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := watcher.Add(g.file("memory", "memory.events")); err != nil {
+		watcher.Close()
+		return nil, err
+	}
+	wait := func(ctx context.Context) error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case _, ok := <-watcher.Events:
+				if !ok {
+					return fsnotify.ErrClosed
+				}
+				// memory.high also counts reclaim of page cache, which is no pressure.
+				if used, err := g.memoryInUse(); err == nil && used >= limit {
+					return nil
+				}
+			}
+		}
+	}
+	return &memoryWatch{wait: wait, close: func() { watcher.Close() }}, nil
+}
+
+// setRoom widens a v1 group by extra bytes above its limit. In v2 the room is
+// always there.
+func (g group) setRoom(limit, extra int64) error {
+	if g.unified {
+		return nil
+	}
+	return writeInt(g.file("memory", "memory.limit_in_bytes"), limit+engineMemory+extra)
+}
+
+// relieve answers every alarm until ctx ends with the instance.
+func (i *instance) relieve(ctx context.Context, watch *memoryWatch) {
+	defer watch.close()
+	for {
+		if err := watch.wait(ctx); err != nil {
+			return
+		}
+		if !i.relieveOnce(ctx) {
+			return
+		}
+	}
+}
+
+// relieveOnce has memory freed inside until the sandbox is below its limit. It
+// ends the sandbox and returns false when that does not help.
+func (i *instance) relieveOnce(ctx context.Context) bool {
+	limit := i.spec.Limits.MemoryBytes
+	room := int64(reserveMemory)
+	ctx, cancel := context.WithTimeout(ctx, reliefPatience)
+	defer cancel()
+	for round := 0; ; round++ {
+		i.group.setRoom(limit, room)
+		used, err := i.group.memoryInUse()
+		if err != nil {
+			return ctx.Err() != nil // the group is gone: the instance has ended
+		}
+		// Below the limit again: the alarm is over. Narrowing fails while usage is
+		// above, which the next alarm then sees to.
+		if used < limit+engineMemory*3/4 && i.group.setRoom(limit, 0) == nil && round > 0 {
+			return true
+		}
+		if i.spec.OnPressure != nil && used >= limit*7/8 {
+			i.spec.OnPressure(ctx, engine.Pressure{UsedBytes: used, LimitBytes: limit})
+		}
+		if used > limit+engineMemory+room*3/4 {
+			room = min(room+reserveMemory/2, 4*reserveMemory) // the agent itself may be standing still
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				i.setReason(outOfMemory(limit))
+				i.group.kill(i.group.dirs(i.group.path))
+			}
+			return false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
