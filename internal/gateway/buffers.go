@@ -7,7 +7,7 @@ import "sync"
 const (
 	minBuffer     = 32 << 10
 	defaultBuffer = 1 << 20
-	maxBuffer     = 4 << 20
+	maxBuffer     = 2 << 20
 	// minHostBuffer is the same for the host's side: the way is longer there.
 	minHostBuffer = 128 << 10
 )

@@ -19,12 +19,12 @@ func (n *Network) join(inside *insideConn, outside *net.TCPConn) {
 	defer idle.stop()
 	defer inside.Close()
 	defer outside.Close()
-	fromOutside, err := newOutsideSource(outside)
+	fromOutside, err := newOutsideSource(outside, true)
 	if err != nil {
 		fail()
 		return
 	}
-	fromInside := newInsideSource(inside)
+	fromInside := newInsideSource(inside, inside.endpoint, inside.queue)
 	defer fromInside.stop()
 
 	var other sync.WaitGroup

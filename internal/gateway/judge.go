@@ -16,19 +16,23 @@ type judged struct {
 var errDenied = errors.New("denied by the policy")
 
 // decide asks the policy of the moment and reports what it said. A policy that
-// panics denies.
+// panics denies. No policy can allow the sandbox's own network: what has those
+// addresses on the host's networks is something else.
 func (n *Network) decide(ctx context.Context, r Request) Decision {
 	return n.decideBy(ctx, n.policy.Load(), r)
 }
 
 func (n *Network) decideBy(ctx context.Context, p *policyBox, r Request) (d Decision) {
-	d = Decision{Reason: "the policy failed"}
+	d = Decision{Reason: "the policy failed; see the log of the server"}
 	defer func() {
 		if !d.Allow {
 			n.counters.denied.Add(1)
 		}
 		n.events.send(Event{Request: r, Decision: d})
 	}()
+	if insideNet.Contains(r.Destination.Addr()) {
+		return Decision{Reason: "the gateway answers names only; reach your own services on 127.0.0.1"}
+	}
 	defer n.guard("policy")
 	return p.Decide(ctx, r)
 }

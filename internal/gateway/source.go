@@ -2,15 +2,16 @@ package gateway
 
 import (
 	"io"
-	"net"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// chunkSize is how much is moved at once, bytes.
+// chunkSize is how much is moved at once, bytes: more than the largest
+// datagram.
 const chunkSize = 64 << 10
 
 // chunk is a pooled buffer with the bytes read into it. The zero chunk holds
@@ -32,26 +33,29 @@ func (c chunk) putBack() {
 	}
 }
 
-// insideSource reads from a connection of the stack.
+// insideSource reads from a connection or a flow of the stack.
 type insideSource struct {
-	conn   *insideConn
-	entry  waiter.Entry
-	notify chan struct{}
+	conn     io.Reader // over endpoint
+	endpoint tcpip.Endpoint
+	queue    *waiter.Queue
+	entry    waiter.Entry
+	notify   chan struct{}
 }
 
 const readable = waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr
 
-func newInsideSource(conn *insideConn) *insideSource {
-	s := &insideSource{conn: conn}
+// newInsideSource waits on queue, until stop.
+func newInsideSource(conn io.Reader, endpoint tcpip.Endpoint, queue *waiter.Queue) *insideSource {
+	s := &insideSource{conn: conn, endpoint: endpoint, queue: queue}
 	s.entry, s.notify = waiter.NewChannelEntry(readable)
-	conn.queue.EventRegister(&s.entry)
+	queue.EventRegister(&s.entry)
 	return s
 }
 
-func (s *insideSource) stop() { s.conn.queue.EventUnregister(&s.entry) }
+func (s *insideSource) stop() { s.queue.EventUnregister(&s.entry) }
 
 func (s *insideSource) read() (chunk, error) {
-	for s.conn.endpoint.Readiness(readable) == 0 {
+	for s.endpoint.Readiness(readable) == 0 {
 		<-s.notify
 	}
 	c := takeChunk()
@@ -60,21 +64,22 @@ func (s *insideSource) read() (chunk, error) {
 	return c, err
 }
 
-// outsideSource reads from a connection of the host.
+// outsideSource reads from a socket of the host.
 type outsideSource struct {
-	raw syscall.RawConn
+	raw      syscall.RawConn
+	emptyEnd bool // reading nothing is the end, as on a stream
 	// try is the callback of raw.Read, which fills got and err.
 	try func(fd uintptr) bool
 	got chunk
 	err error
 }
 
-func newOutsideSource(conn *net.TCPConn) (*outsideSource, error) {
+func newOutsideSource(conn syscall.Conn, stream bool) (*outsideSource, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	s := &outsideSource{raw: raw}
+	s := &outsideSource{raw: raw, emptyEnd: stream}
 	s.try = s.tryRead
 	return s, nil
 }
@@ -84,7 +89,7 @@ func (s *outsideSource) read() (chunk, error) {
 	if err := s.raw.Read(s.try); err != nil {
 		return chunk{}, err
 	}
-	if s.err == nil && s.got.count == 0 {
+	if s.err == nil && s.got.count == 0 && s.emptyEnd {
 		return s.got, io.EOF
 	}
 	return s.got, s.err

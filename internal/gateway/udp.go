@@ -1,18 +1,15 @@
 package gateway
 
 import (
+	"io"
 	"net"
 	"sync"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
-
-// maxDatagram is the largest payload of UDP over IPv4, bytes.
-const maxDatagram = 65507
 
 // udpFlows are the flows there are, by their two ends.
 type udpFlows struct {
@@ -69,19 +66,19 @@ func (n *Network) serveUDP(request *udp.ForwarderRequest) bool {
 }
 
 func (n *Network) carryFlow(request *udp.ForwarderRequest) {
-	outside, judged, err := n.dialOutside(n.ctx, UDP, localEnd(request.ID()))
+	conn, judged, err := n.dialOutside(n.ctx, UDP, localEnd(request.ID()))
 	if err != nil {
 		return
 	}
+	outside := conn.(*net.UDPConn)
 	defer outside.Close()
 	var queue waiter.Queue
 	endpoint, createErr := request.CreateEndpoint(&queue)
 	if createErr != nil {
 		return
 	}
-	inside := gonet.NewUDPConn(&queue, endpoint)
-	defer inside.Close()
-	flow := &udpFlow{inside, outside}
+	flow := &udpFlow{gonet.NewUDPConn(&queue, endpoint), outside}
+	defer flow.abort()
 	if !n.track(flow) {
 		return
 	}
@@ -90,6 +87,12 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 		return
 	}
 	defer n.forget(flow)
+	fromOutside, err := newOutsideSource(outside, false)
+	if err != nil {
+		return
+	}
+	fromInside := newInsideSource(flow.inside, endpoint, &queue)
+	defer fromInside.stop()
 	n.counters.udpFlows.Add(1)
 	defer n.counters.udpFlows.Add(-1)
 
@@ -101,9 +104,9 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 		defer other.Done()
 		defer n.guard("UDP flow in")
 		defer flow.abort()
-		copyDatagrams(inside, outside, idle)
+		copyDatagrams(flow.inside, fromOutside, idle)
 	}()
-	copyDatagrams(outside, inside, idle)
+	copyDatagrams(outside, fromInside, idle)
 	flow.abort()
 	other.Wait()
 }
@@ -116,24 +119,22 @@ type udpFlow struct {
 
 // abort ends both copies.
 func (f *udpFlow) abort() {
-	_ = f.outside.Close()
-	_ = f.inside.SetDeadline(time.Unix(1, 0))
+	_ = f.outside.Close() // these two fail when they are closed already
 	_ = f.inside.Close()
 }
 
-// copyDatagrams copies until source ends. A datagram that sink refuses is
-// lost; that the outside's port is closed (ECONNREFUSED) ends the flow.
-func copyDatagrams(sink, source net.Conn, idle *idleTimer) {
-	buffer := datagrams.Get().(*[maxDatagram]byte)
-	defer datagrams.Put(buffer)
+// copyDatagrams copies until the source ends or fails, as it does when the
+// outside's port is closed. A datagram the other side refuses is lost.
+func copyDatagrams(to io.Writer, from source, idle *idleTimer) {
 	for {
-		count, err := source.Read(buffer[:])
+		c, err := from.read()
+		if err == nil {
+			idle.touch()
+			_, _ = to.Write(c.bytes())
+		}
+		c.putBack()
 		if err != nil {
 			return
 		}
-		idle.touch()
-		_, _ = sink.Write(buffer[:count])
 	}
 }
-
-var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
