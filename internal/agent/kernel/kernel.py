@@ -510,7 +510,8 @@ class Kernel:
         self.output = Output(self.channel)
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
-        self.task = None
+        self.task = None  # of the open run
+        self.undo = []  # variables as they were before the run
         self.input = bytearray()
         self.env = dict(os.environ)
         self.env.pop("LC_CTYPE", None)  # Python sets it itself in the C locale
@@ -554,6 +555,7 @@ class Kernel:
         op = request["op"]
         if op == "run":
             self.task = self.loop.create_task(self._run(request))
+            self.task.add_done_callback(self._ran)
         elif op == "env":
             self._set_env(request.get("env", {}))
         elif op == "seed":
@@ -562,13 +564,12 @@ class Kernel:
             self.loop.create_task(self._warm(request["modules"]))
 
     async def _run(self, request):
-        undo = []
         try:
             self.output.begin()
             signal.signal(signal.SIGINT, self._on_sigint)
             self.shell.failure_sent = self.shell.cancelled = False
             self.channel.send({"t": "count", "n": self.shell.execution_count})
-            undo = set_env(request.get("env") or {})
+            self._add_env(request.get("env") or {})
             result = await self._run_cell(request.get("code", ""))
             failure = result.error_before_exec or result.error_in_exec
             if failure is not None and not self.shell.failure_sent:
@@ -579,12 +580,16 @@ class Kernel:
         finally:
             if os.getpid() != self.channel.pid:
                 os._exit(0)  # a child that the cell forked and did not end
-            with self.channel:
-                self.task = None
-                self.channel.pending = False
-                unset_env(undo)
-                self.output.flush()
-                self.channel.send({"t": "end"})
+
+    def _ran(self, task):
+        """After _run, whatever stopped it: no interrupt is raised in here."""
+        self.task = None
+        self.channel.pending = False
+        if not task.cancelled():
+            task.exception()  # was sent; asyncio need not report it
+        self._remove_env()
+        self.output.flush()
+        self.channel.send({"t": "end"})
 
     async def _run_cell(self, code, keep=True):
         shell = self.shell
@@ -653,6 +658,19 @@ class Kernel:
         self.env = env
         time.tzset()
 
+    def _add_env(self, env):
+        for name, value in env.items():
+            self.undo.append((name, os.environ.get(name)))
+            os.environ[name] = value
+
+    def _remove_env(self):
+        while self.undo:
+            name, value = self.undo.pop()
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
     async def _warm(self, modules):
         """Go once through every path a first run takes, then give memory back."""
         problem = ""
@@ -677,20 +695,6 @@ class Kernel:
 
 
 CHILD_EVENTS = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.spawn", "pty.spawn"}
-
-
-def set_env(env):
-    undo = [(name, os.environ.get(name)) for name in env]
-    os.environ.update(env)
-    return undo
-
-
-def unset_env(undo):
-    for name, value in undo:
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def reseed(seed):
