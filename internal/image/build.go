@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,12 +90,9 @@ func (b *build) begin(ctx context.Context) error {
 		return err
 	}
 	// Copies of this machine's.
-	for _, name := range []string{"etc/resolv.conf", "etc/hostname"} {
-		if err := os.RemoveAll(filepath.Join(b.root, name)); err != nil {
-			return fmt.Errorf("build template %s: remove /%s: %w", b.recipe.Name, name, err)
-		}
-	}
-	return nil
+	return b.inTree(func(tree *os.Root) error {
+		return errors.Join(tree.RemoveAll("etc/resolv.conf"), tree.RemoveAll("etc/hostname"))
+	})
 }
 
 // packages adds Debian packages to the parent's tree; without a parent they
@@ -152,8 +150,8 @@ func (b *build) compile(ctx context.Context) error {
 
 // pack writes the tree into the image file.
 func (b *build) pack(ctx context.Context) error {
-	if err := setTimes(b.root); err != nil {
-		return fmt.Errorf("build template %s: set the times of files: %w", b.recipe.Name, err)
+	if err := b.setTimes(); err != nil {
+		return err
 	}
 	hash := b.recipe.ImageHash()
 	uuid := fmt.Sprintf("%s-%s-%s-%s-%s", hash[:8], hash[8:12], hash[12:16], hash[16:20], hash[20:32])

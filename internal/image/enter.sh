@@ -1,5 +1,6 @@
 # Runs the shell command $2 in the tree $1 with the few things that programs
 # expect to be mounted, and with this machine's name server.
+umask 022
 root=$1
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
 mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"
@@ -12,9 +13,14 @@ ln -s /proc/self/fd "$root/dev/fd"
 mkdir -m 1777 "$root/dev/shm"
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/tmp"
 mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
-if [ -e /etc/resolv.conf ]; then
-  cat /etc/resolv.conf >"$root/run/build-resolv.conf"
-  [ -e "$root/etc/resolv.conf" ] || : >"$root/etc/resolv.conf"
-  mount --bind "$root/run/build-resolv.conf" "$root/etc/resolv.conf"
+conf="$root/etc/resolv.conf"
+made=
+if [ ! -e "$conf" ]; then
+  : >"$conf"
+  made=yes
 fi
+cat /etc/resolv.conf >"$root/run/build-resolv.conf" || true
+mount --bind "$root/run/build-resolv.conf" "$conf"
 chroot "$root" /bin/sh -euc "$2"
+umount "$conf"
+[ -z "$made" ] || rm "$conf"

@@ -255,7 +255,7 @@ func checkList(field, what string, pattern *regexp.Regexp, items []string) error
 type file struct {
 	Path    string // slash-separated, without a leading slash
 	Dir     bool
-	Mode    uint32 // permissions with setuid, setgid and sticky
+	Mode    fs.FileMode // permissions with setuid, setgid and sticky
 	Content []byte
 }
 
@@ -310,12 +310,21 @@ func setModes(list []file, modes map[string]string) error {
 }
 
 // parseMode reads four octal digits at most, setuid, setgid and sticky among them.
-func parseMode(text string) (uint32, error) {
+func parseMode(text string) (fs.FileMode, error) {
 	mode, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || mode > 0o7777 {
 		return 0, fmt.Errorf("%q is not an octal mode, such as \"0755\"", text)
 	}
-	return uint32(mode), nil
+	m := fs.FileMode(mode & 0o777)
+	for _, bit := range []struct {
+		octal uint64
+		mode  fs.FileMode
+	}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}} {
+		if mode&bit.octal != 0 {
+			m |= bit.mode
+		}
+	}
+	return m, nil
 }
 
 var units = []struct {

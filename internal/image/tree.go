@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -15,20 +16,23 @@ import (
 // homeOwner owns what a recipe puts under /home/user: the templates' user.
 const homeOwner = 1000
 
-// layFiles lays the recipe's files over the tree.
-func (b *build) layFiles(ctx context.Context) error {
-	for _, f := range b.recipe.files {
-		if err := b.layFile(f); err != nil {
-			return fmt.Errorf("build template %s: lay %s over the tree: %w", b.recipe.Name, f.Path, err)
+// layFiles lays the recipe's files over the tree. What it does in the tree it
+// does through an os.Root: the links in the tree are meant for a sandbox and
+// may point at files of this machine.
+func (b *build) layFiles(context.Context) error {
+	return b.inTree(func(tree *os.Root) error {
+		for _, f := range b.recipe.files {
+			if err := layFile(tree, f); err != nil {
+				return fmt.Errorf("lay %s over the tree: %w", f.Path, err)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
-func (b *build) layFile(f file) error {
-	to := filepath.Join(b.root, filepath.FromSlash(f.Path))
+func layFile(tree *os.Root, f file) error {
 	if f.Dir {
-		err := os.Mkdir(to, 0o755)
+		err := tree.Mkdir(f.Path, 0o755)
 		if errors.Is(err, fs.ErrExist) {
 			return nil // keeps its mode and owner
 		}
@@ -36,22 +40,23 @@ func (b *build) layFile(f file) error {
 			return err
 		}
 	} else {
-		if err := os.RemoveAll(to); err != nil {
+		if err := tree.RemoveAll(f.Path); err != nil {
 			return err
 		}
-		if err := os.WriteFile(to, f.Content, 0o600); err != nil {
+		if err := tree.WriteFile(f.Path, f.Content, 0o600); err != nil {
 			return err
 		}
 	}
 	if strings.HasPrefix(f.Path, "home/user/") {
-		if err := os.Lchown(to, homeOwner, homeOwner); err != nil {
+		if err := tree.Lchown(f.Path, homeOwner, homeOwner); err != nil {
 			return err
 		}
 	}
-	return unix.Chmod(to, f.Mode)
+	return tree.Chmod(f.Path, f.Mode)
 }
 
-// emptied are the folders whose contents are of no use to a sandbox.
+// emptied are the folders whose contents are of no use to a sandbox. The
+// folders in them stay: programs expect them.
 var emptied = []string{
 	"dev", "tmp", "run", "var/tmp", "var/cache", "var/log", "var/lib/apt/lists",
 	"root/.cache/pip", "home/user/.cache/pip", "root/.npm", "home/user/.npm",
@@ -61,47 +66,77 @@ var emptied = []string{
 var removed = []string{
 	"etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-", "etc/.pwd.lock",
 	"var/lib/dbus/machine-id", "var/lib/dpkg/status-old", "var/lib/dpkg/available-old", "var/lib/dpkg/diversions-old",
+	"etc/machine-id",
 }
 
-// clean removes what no sandbox needs and what differs between two builds.
-func (b *build) clean(ctx context.Context) error {
-	for _, dir := range emptied {
-		if err := removeFiles(filepath.Join(b.root, dir)); err != nil {
-			return fmt.Errorf("build template %s: empty /%s: %w", b.recipe.Name, dir, err)
+// clean removes what no sandbox needs and what differs between two builds, and
+// gives every file its final time, before byte code is compiled against it.
+func (b *build) clean(context.Context) error {
+	err := b.inTree(func(tree *os.Root) error {
+		for _, dir := range emptied {
+			if err := removeFiles(tree, dir); err != nil {
+				return fmt.Errorf("empty /%s: %w", dir, err)
+			}
 		}
-	}
-	for _, name := range removed {
-		if err := os.RemoveAll(filepath.Join(b.root, name)); err != nil {
-			return fmt.Errorf("build template %s: remove /%s: %w", b.recipe.Name, name, err)
+		for _, name := range removed {
+			if err := tree.RemoveAll(name); err != nil {
+				return fmt.Errorf("remove /%s: %w", name, err)
+			}
 		}
-	}
-	if err := os.WriteFile(filepath.Join(b.root, "etc/machine-id"), nil, 0o444); err != nil {
-		return fmt.Errorf("build template %s: empty the machine id: %w", b.recipe.Name, err)
-	}
-	return setTimes(b.root)
-}
-
-// removeFiles removes what is in dir but for folders, which programs expect.
-func removeFiles(dir string) error {
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		return os.Remove(path)
+		return layFile(tree, file{Path: "etc/machine-id", Mode: 0o444})
 	})
+	if err != nil {
+		return err
+	}
+	return b.setTimes()
+}
+
+func removeFiles(tree *os.Root, dir string) error {
+	entries, err := fs.ReadDir(tree.FS(), dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := path.Join(dir, e.Name())
+		if e.IsDir() {
+			err = removeFiles(tree, name)
+		} else {
+			err = tree.Remove(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// setTimes gives everything under root, and root, the time Epoch.
-func setTimes(root string) error {
+// setTimes gives everything in the tree, and the tree, the time Epoch.
+func (b *build) setTimes() error {
 	times := []unix.Timespec{{Sec: Epoch}, {Sec: Epoch}}
-	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(b.root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		return unix.UtimesNanoAt(unix.AT_FDCWD, path, times, unix.AT_SYMLINK_NOFOLLOW)
 	})
+	if err != nil {
+		return fmt.Errorf("build template %s: set the times of files: %w", b.recipe.Name, err)
+	}
+	return nil
+}
+
+// inTree runs fn with the tree open.
+func (b *build) inTree(fn func(*os.Root) error) error {
+	tree, err := os.OpenRoot(b.root)
+	if err != nil {
+		return fmt.Errorf("build template %s: %w", b.recipe.Name, err)
+	}
+	defer tree.Close()
+	if err := fn(tree); err != nil {
+		return fmt.Errorf("build template %s: %w", b.recipe.Name, err)
+	}
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"strings"
 )
 
 // hostCertificates is where the certificates of this machine go, in the tree:
@@ -29,29 +29,42 @@ func (b *build) trust(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("build template %s: read the CA bundle: %w", b.recipe.Name, err)
 	}
-	inTree := filepath.Join(b.root, DefaultCABundle)
-	own, err := os.ReadFile(inTree)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no ca-certificates in it: nothing there reads a bundle
-	}
-	if err != nil {
-		return fmt.Errorf("build template %s: read the tree's CA bundle: %w", b.recipe.Name, err)
-	}
-	missing := certificatesNotIn(text, own)
-	if len(missing) == 0 {
-		return nil
-	}
-	dir := filepath.Join(b.root, hostCertificates)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	var added int
+	err = b.inTree(func(tree *os.Root) error {
+		added, err = addCertificates(tree, text)
+		return err
+	})
+	if err != nil || added == 0 {
 		return err
 	}
+	return b.inside(ctx, fmt.Sprintf("adding %d certificates of this machine", added), "update-ca-certificates")
+}
+
+// addCertificates puts those of the bundle that the tree does not trust where
+// update-ca-certificates finds them.
+func addCertificates(tree *os.Root, bundle []byte) (added int, err error) {
+	own, err := tree.ReadFile(strings.TrimPrefix(DefaultCABundle, "/"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // no ca-certificates in it: nothing there reads a bundle
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the tree's CA bundle: %w", err)
+	}
+	missing := certificatesNotIn(bundle, own)
+	if len(missing) == 0 {
+		return 0, nil
+	}
+	if err := layFile(tree, file{Path: hostCertificates, Dir: true, Mode: 0o755}); err != nil {
+		return 0, err
+	}
 	for _, block := range missing {
-		name := fmt.Sprintf("%x.crt", sha256.Sum256(block.Bytes))[:16] + ".crt"
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o644); err != nil {
-			return err
+		sum := sha256.Sum256(block.Bytes)
+		name := fmt.Sprintf("%s/%x.crt", hostCertificates, sum[:8])
+		if err := layFile(tree, file{Path: name, Mode: 0o644, Content: pem.EncodeToMemory(block)}); err != nil {
+			return 0, fmt.Errorf("add a certificate: %w", err)
 		}
 	}
-	return b.inside(ctx, fmt.Sprintf("adding %d certificates of this machine", len(missing)), "update-ca-certificates")
+	return len(missing), nil
 }
 
 // certificatesNotIn returns the certificates of bundle that own has not.
