@@ -71,6 +71,16 @@ func (s *sandboxes) kill(id, reason string) {
 	}
 }
 
+// end ends a sandbox and leaves its connections for the edge to close.
+func (s *sandboxes) end(id string) {
+	s.mu.Lock()
+	delete(s.live, id)
+	s.mu.Unlock()
+	for _, fn := range s.onEnd {
+		fn(id)
+	}
+}
+
 func (s *sandboxes) dialled(id string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

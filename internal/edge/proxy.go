@@ -17,6 +17,12 @@ func (e *edge) proxy(up *upstream, t target) http.Handler {
 		BufferPool:    e.buffers,
 		ErrorLog:      e.proxyLog,
 		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t) },
+		ModifyResponse: func(res *http.Response) error {
+			if t.ourOrigin {
+				disarm(res.Header)
+			}
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
 				return // the client left
@@ -25,9 +31,18 @@ func (e *edge) proxy(up *upstream, t target) http.Handler {
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			p.ServeHTTP(w, r)
+			return
+		}
 		// An answer may begin while the request still streams, as in a client stream
 		// or an early refusal. HTTP/2 can anyway, and says ErrNotSupported.
-		_ = http.NewResponseController(w).EnableFullDuplex()
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		body := &requestBody{ReadCloser: r.Body}
+		defer body.finish(rc)
+		r = r.WithContext(r.Context()) // a copy: the server keeps its own body
+		r.Body = body
 		p.ServeHTTP(w, r)
 	})
 }
@@ -41,6 +56,16 @@ func rewrite(pr *httputil.ProxyRequest, t target) {
 	if t.host != "" {
 		pr.Out.Host = t.host
 	}
+}
+
+// disarm makes an answer harmless to the origin a browser shows it on: without
+// cookies and orders to the browser, and, should it be a page, with no rights.
+func disarm(h http.Header) {
+	for _, name := range []string{"Set-Cookie", "Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed"} {
+		h.Del(name)
+	}
+	h.Set("Content-Security-Policy", "sandbox")
+	h.Set("X-Content-Type-Options", "nosniff")
 }
 
 // explain replaces an error that comes of the sandbox's end by that end.

@@ -163,6 +163,22 @@ func TestSignedFileURLFindsItsSandbox(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, get("GET", bad.Encode()).StatusCode)
 }
 
+func TestSignedFileIsNoPageOfOurOrigin(t *testing.T) {
+	s := newSandboxes()
+	s.serve(t, "iaaa", 49983, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Set-Cookie", "a=b")
+		w.Header().Set("Content-Security-Policy", "default-src *")
+		io.WriteString(w, "<script>steal()</script>")
+	}))
+	sum := sha256.Sum256([]byte("/x.html:read::token-of-iaaa"))
+	q := url.Values{"path": {"/x.html"}, "signature": {"v1_" + base64.RawStdEncoding.EncodeToString(sum[:])}}
+	res := do(t, request(t, "GET", "http://"+start(t, s)+"/files?"+q.Encode()))
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	require.Equal(t, []string{"sandbox"}, res.Header.Values("Content-Security-Policy"))
+	require.Empty(t, res.Header.Get("Set-Cookie"))
+}
+
 func TestDeadSandboxIsToldApartFromClosedPort(t *testing.T) {
 	s := newSandboxes()
 	s.serve(t, "iaaa", 8000, names("a"))

@@ -9,14 +9,19 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/edge"
 )
 
 const userPort = 8000
@@ -174,6 +179,100 @@ func TestAnswerMayBeginBeforeTheRequestEnds(t *testing.T) {
 	_, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 }
+
+func TestEarlyRefusalOfAnUploadArrives(t *testing.T) {
+	addr, _ := startUser(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "disk full", http.StatusInsufficientStorage)
+	}))
+	for range 50 {
+		r := request(t, "POST", "http://"+addr+"/", toUser...)
+		r.Body = io.NopCloser(random(8 << 20))
+		res := do(t, r)
+		require.Equal(t, http.StatusInsufficientStorage, res.StatusCode)
+		require.Equal(t, "disk full\n", body(t, res))
+	}
+}
+
+func TestClientMayWaitForContinue(t *testing.T) {
+	addr, _ := startUser(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/no" {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		n, _ := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n)
+	}))
+	post := func(path string, sent *bool) *http.Response {
+		r := request(t, "POST", "http://"+addr+path, append(toUser, "Expect", "100-continue")...)
+		r.Body = io.NopCloser(io.TeeReader(random(1<<20), writerFunc(func(p []byte) (int, error) {
+			*sent = true
+			return len(p), nil
+		})))
+		transport := &http.Transport{ExpectContinueTimeout: time.Minute, DisableKeepAlives: true}
+		res, err := transport.RoundTrip(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { res.Body.Close() })
+		return res
+	}
+	var sent bool
+	require.Equal(t, "1048576", body(t, post("/yes", &sent)))
+	sent = false
+	require.Equal(t, http.StatusForbidden, post("/no", &sent).StatusCode)
+	require.False(t, sent, "a refused upload is not sent")
+}
+
+func TestHTTP2RoutesAndStreams(t *testing.T) {
+	s := newSandboxes()
+	s.serve(t, "iaaa", userPort, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		io.Copy(w, r.Body)
+	}))
+	server := httptest.NewUnstartedServer(nil)
+	server.Config = edge.Server(edge.New(edge.Options{Sandboxes: s, Control: http.NotFoundHandler()}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	r := request(t, "POST", server.URL, "Host", "8000-iaaa.example.com")
+	r.Body = io.NopCloser(random(1 << 20))
+	res, err := server.Client().Transport.RoundTrip(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	require.Equal(t, 2, res.ProtoMajor)
+	n, err := io.Copy(io.Discard, res.Body)
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<20, n)
+}
+
+func TestEndedSandboxLeavesNothingBehind(t *testing.T) {
+	s := newSandboxes()
+	addr := start(t, s)
+	before := runtime.NumGoroutine()
+	for i := range 20 {
+		id := fmt.Sprintf("ix%d", i)
+		var open atomic.Int64
+		server := httptest.NewUnstartedServer(names(id))
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				open.Add(1)
+			case http.StateClosed:
+				open.Add(-1)
+			}
+		}
+		server.Start()
+		s.listen(id, userPort, server.Listener.Addr().String())
+		body(t, do(t, request(t, "GET", "http://"+addr+"/", "E2b-Sandbox-Id", id, "E2b-Sandbox-Port", "8000")))
+		require.EqualValues(t, 1, open.Load(), "the edge keeps the connection")
+		s.end(id)
+		eventually(t, "the edge closes what it dialled", func() bool { return open.Load() == 0 })
+		server.Close()
+	}
+	eventually(t, "no goroutine stays", func() bool { return runtime.NumGoroutine() <= before+3 })
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestClientThatLeavesIsNoticedInside(t *testing.T) {
 	left := make(chan struct{})

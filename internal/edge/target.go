@@ -25,6 +25,9 @@ type target struct {
 	port uint16
 	// host is the Host header the sandbox sees; empty keeps the client's.
 	host string
+	// ourOrigin: a browser that opens the URL shows the answer on the origin of
+	// the control API, so that it must not act as a page of that origin.
+	ourOrigin bool
 }
 
 // labelTarget reads a host of the form <port>-<id>[-anything].rest, as clients

@@ -1,0 +1,56 @@
+package edge
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// drainTimeout bounds what is waited for of a request that was answered before
+// all of it had come.
+const drainTimeout = time.Second
+
+var errAnswered = errors.New("the request was answered already")
+
+// requestBody is the body of a request that may be answered early. The transport
+// then still reads it, and a server that ends a request while someone reads
+// resets the connection, so that the client may lose the answer. finish takes
+// the body back first.
+type requestBody struct {
+	io.ReadCloser
+
+	mu    sync.Mutex // held while reading
+	eof   bool
+	taken bool
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.taken {
+		return 0, errAnswered
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.eof = b.eof || err == io.EOF
+	return n, err
+}
+
+// finish sends what of the answer is not yet sent, and returns when nobody reads
+// the body any more. The server then reads on a little and closes in good order.
+func (b *requestBody) finish(rc *http.ResponseController) {
+	if b.mu.TryLock() {
+		eof := b.eof
+		b.taken = true
+		b.mu.Unlock()
+		if eof {
+			return
+		}
+	}
+	_ = rc.Flush()
+	_ = rc.SetReadDeadline(time.Now().Add(drainTimeout)) // frees a reader, too
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken = true
+}
