@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"syscall"
 	"testing"
@@ -238,4 +239,46 @@ func TestRecheckEndsWhatTheNewPolicyDenies(t *testing.T) {
 	require.NoError(t, n.Recheck(context.Background()))
 	_, err = conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+// A connection whose rest the sandbox does not take counts until it is gone.
+func TestDataNotTakenKeepsItsPlace(t *testing.T) {
+	n := newNetwork(t)
+	listener, err := net.Listen("tcp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	defer listener.Close()
+	conn, err := dialFromInside(t, n, "tcp4", listener.Addr().String())
+	require.NoError(t, err)
+	peer, err := listener.Accept()
+	require.NoError(t, err)
+	const size = 2 << 20
+	go func() {
+		_, _ = peer.Write(make([]byte, size))
+		peer.Close()
+	}()
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	require.Eventually(t, func() bool { return n.Stats().BytesIn > size/64 }, 5*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, n.Stats().OpenConnections)
+	all, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Len(t, all, size)
+	require.Eventually(t, func() bool { return n.Stats().OpenConnections == 0 }, 5*time.Second, time.Millisecond)
+}
+
+func TestDeadlinesAndEndsAreThoseOfPackageNet(t *testing.T) {
+	n := newNetwork(t)
+	listener := listenInside(t, n)
+	conn, err := n.DialContext(context.Background(), uint16(listener.Addr().(*net.TCPAddr).Port))
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Unix(1, 0)))
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.NoError(t, conn.Close())
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, net.ErrClosed)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = n.DialContext(ctx, 1)
+	require.Error(t, err)
 }
