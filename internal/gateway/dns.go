@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,6 +159,10 @@ func (n *Network) answer(query *dns.Msg) *dns.Msg {
 	if hidden(question.Qtype) {
 		return answer
 	}
+	if n.asksForRefused(name) {
+		answer.Rcode = dns.RcodeNameError
+		return answer
+	}
 	option := query.IsEdns0()
 	found, err := n.resolvers.ask(n.ctx, question, option != nil && option.Do())
 	if err != nil {
@@ -217,6 +222,26 @@ func (n *Network) filter(ctx context.Context, name string, records []dns.RR, ans
 		kept = append(kept, record)
 	}
 	return kept
+}
+
+// asksForRefused reports whether name is the reverse name of an address the
+// policy refuses, or of any IPv6 address: the host's name servers may know names
+// of private networks that are none of the sandbox's business (RFC 6303).
+func (n *Network) asksForRefused(name string) bool {
+	if strings.HasSuffix(name, ".ip6.arpa") {
+		return true
+	}
+	reversed, ok := strings.CutSuffix(name, ".in-addr.arpa")
+	if !ok {
+		return false
+	}
+	labels := strings.Split(reversed, ".")
+	slices.Reverse(labels)
+	addr, err := netip.ParseAddr(strings.Join(labels, "."))
+	if err != nil {
+		return true // a zone, or nothing
+	}
+	return !n.decide(n.ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, 0), Name: name}).Allow
 }
 
 // authority keeps the records that belong in that section of an answer: no

@@ -93,6 +93,8 @@ func TestNamesAreAnsweredWithoutRefusedAddresses(t *testing.T) {
 		"private.example. 60 A 169.254.169.254",
 		"both.example. 60 A 198.51.100.8", "both.example. 60 AAAA 2001:db8::1",
 		`text.example. 60 TXT "hello"`,
+		"1.100.51.198.in-addr.arpa. 60 PTR public.example.",
+		"1.0.168.192.in-addr.arpa. 60 PTR printer.corp.example.",
 		"svc.example. 60 HTTPS 1 . ipv4hint=192.168.0.1",
 	))
 	n := newNetwork(t, withPolicy(gateway.NewPublic()), withResolvers(server))
@@ -108,6 +110,9 @@ func TestNamesAreAnsweredWithoutRefusedAddresses(t *testing.T) {
 		{"both.example.", dns.TypeAAAA, dns.RcodeSuccess, ""},
 		{"text.example.", dns.TypeTXT, dns.RcodeSuccess, `"hello"`},
 		{"svc.example.", dns.TypeHTTPS, dns.RcodeSuccess, ""},
+		{"1.100.51.198.in-addr.arpa.", dns.TypePTR, dns.RcodeSuccess, "public.example."},
+		{"1.0.168.192.in-addr.arpa.", dns.TypePTR, dns.RcodeNameError, ""},
+		{"168.192.in-addr.arpa.", dns.TypeSOA, dns.RcodeNameError, ""},
 		{"absent.example.", dns.TypeA, dns.RcodeNameError, ""},
 		{"mixed.example.", dns.TypeANY, dns.RcodeNotImplemented, ""},
 		{"example.", dns.TypeAXFR, dns.RcodeNotImplemented, ""},

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
@@ -68,6 +70,7 @@ func (n *Network) serveUDP(request *udp.ForwarderRequest) bool {
 func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 	conn, judged, err := n.dialOutside(n.ctx, UDP, localEnd(request.ID()))
 	if err != nil {
+		n.link.sendFrame(portUnreachable(request.ID()))
 		return
 	}
 	outside := conn.(*net.UDPConn)
@@ -98,17 +101,19 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 
 	idle := newIdleTimer(n.limits.UDPIdle, flow.abort)
 	defer idle.stop()
-	var other sync.WaitGroup
-	other.Add(1)
+	in := make(chan error, 1)
 	go func() {
-		defer other.Done()
+		var err error
+		defer func() { in <- err }()
 		defer n.guard("UDP flow in")
 		defer flow.abort()
-		copyDatagrams(flow.inside, fromOutside, idle)
+		err = copyDatagrams(flow.inside, fromOutside, idle)
 	}()
-	copyDatagrams(outside, fromInside, idle)
+	err = copyDatagrams(outside, fromInside, idle)
 	flow.abort()
-	other.Wait()
+	if err = errors.Join(err, <-in); errors.Is(err, unix.ECONNREFUSED) {
+		n.link.sendFrame(portUnreachable(request.ID()))
+	}
 }
 
 // udpFlow is the two sockets of a flow.
@@ -123,18 +128,21 @@ func (f *udpFlow) abort() {
 	_ = f.inside.Close()
 }
 
-// copyDatagrams copies until the source ends or fails, as it does when the
-// outside's port is closed. A datagram the other side refuses is lost.
-func copyDatagrams(to io.Writer, from source, idle *idleTimer) {
+// copyDatagrams copies until the source ends or fails, or the outside says
+// ECONNREFUSED: the port is closed there. A datagram that is not taken for
+// another reason is lost.
+func copyDatagrams(to io.Writer, from source, idle *idleTimer) error {
 	for {
 		c, err := from.read()
 		if err == nil {
 			idle.touch()
-			_, _ = to.Write(c.bytes())
+			if _, lost := to.Write(c.bytes()); errors.Is(lost, unix.ECONNREFUSED) {
+				err = lost
+			}
 		}
 		c.putBack()
 		if err != nil {
-			return
+			return err
 		}
 	}
 }

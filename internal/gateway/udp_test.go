@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,4 +60,23 @@ func TestFlowsEndWhenIdleAndAreLimited(t *testing.T) {
 	require.Eventually(t, func() bool { return n.Stats().OverLimit > 0 }, 5*time.Second, time.Millisecond)
 	require.LessOrEqual(t, n.Stats().UDPFlows, int64(limit))
 	require.Eventually(t, func() bool { return n.Stats().UDPFlows == 0 }, 5*time.Second, time.Millisecond)
+}
+
+func TestDatagramsThatReachNobodyAreRefusedInside(t *testing.T) {
+	closed, err := net.ListenPacket("udp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	closed.Close()
+	n := newNetwork(t)
+	for what, address := range map[string]string{
+		"a closed port": closed.LocalAddr().String(),
+		"denied":        "10.0.0.1:5353",
+	} {
+		conn, err := dialFromInside(t, n, "udp4", address)
+		require.NoError(t, err)
+		_, err = conn.Write([]byte("x"))
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+		_, err = conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNREFUSED, what)
+	}
 }
