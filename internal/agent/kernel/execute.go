@@ -181,7 +181,9 @@ func (s *stream) send(v any) {
 		s.w.Header().Set("Content-Type", "application/x-ndjson")
 	}
 	_ = s.flush.SetWriteDeadline(time.Now().Add(stalled))
-	if err := json.NewEncoder(s.w).Encode(v); err != nil {
+	encoder := json.NewEncoder(s.w)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
 		s.closed = true
 		return
 	}

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,18 +61,16 @@ type lineBuffer struct {
 	scanned int // bytes known to hold no line end
 }
 
-// add takes in bytes; errFrameTooLong when an unfinished line passes maxFrame.
 func (b *lineBuffer) add(p []byte) { b.data = append(b.data, p...) }
 
 // next returns the next whole line, valid until the next add, or nil when
-// there is none yet.
+// there is none yet; errFrameTooLong when the unfinished one passes maxFrame.
 func (b *lineBuffer) next() ([]byte, error) {
-	for i := b.scanned; i < len(b.data); i++ {
-		if b.data[i] == '\n' {
-			line := b.data[:i]
-			b.data, b.scanned = b.data[i+1:], 0
-			return line, nil
-		}
+	if i := bytes.IndexByte(b.data[b.scanned:], '\n'); i >= 0 {
+		end := b.scanned + i
+		line := b.data[:end]
+		b.data, b.scanned = b.data[end+1:], 0
+		return line, nil
 	}
 	b.scanned = len(b.data)
 	if b.scanned > maxFrame {

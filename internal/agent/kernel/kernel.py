@@ -143,9 +143,16 @@ class Output:
             self.flush()
         elif self.burst:
             return
-        elif text[-1] != "\n":
+        elif text[-1] == "\n":
+            self.flush_politely()
+        else:
             self._flush_soon()
-        elif self._may_send():
+
+    def flush_politely(self):
+        """Flush at once, or soon when there was much to flush lately."""
+        if self.burst or not self.parts:
+            return
+        if self._may_send():
             self.flush()
         else:
             self.burst = True
@@ -225,7 +232,7 @@ class Stream(io.TextIOBase):
         self.write("".join(lines))
 
     def flush(self):
-        self._output.flush()
+        self._output.flush_politely()
 
     def fileno(self):
         return self._fd

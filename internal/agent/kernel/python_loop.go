@@ -36,6 +36,9 @@ func (k *pythonKernel) loop() {
 	k.socket = -1
 	k.writing.Unlock()
 
+	if !l.ready {
+		answer(k.ready, fmt.Errorf("%s; it wrote: %q", k.epitaph(), l.early))
+	}
 	close(k.ended)
 	l.takeRun()
 	if l.events != nil {
@@ -44,12 +47,17 @@ func (k *pythonKernel) loop() {
 	}
 }
 
+// maxEarly bounds what is kept of the output of a start, bytes.
+const maxEarly = 2 << 10
+
 type kernelLoop struct {
 	k      *pythonKernel
 	lines  lineBuffer
 	events chan<- event // of the open run, nil between runs
 	synced bool         // the pipes were drained since they were measured
-	told   bool         // the run's client knows the process's reason
+	told   bool         // a client knows the process's reason
+	ready  bool         // the kernel has started
+	early  []byte       // what it wrote before, to explain a failure
 	buf    [64 << 10]byte
 }
 
@@ -161,6 +169,7 @@ func (l *kernelLoop) handle(f frame) error {
 			l.events = nil
 		}
 	case "ready":
+		l.ready, l.early = true, nil
 		answer(k.ready, nil)
 	case "fatal":
 		answer(k.ready, errors.New(f.S))
@@ -178,10 +187,15 @@ func (l *kernelLoop) handle(f frame) error {
 
 // emit blocks until the client took the event, which holds the kernel up too.
 // Between runs there is nobody to tell: output of background work is dropped.
+// Before the start is over it is kept, because it may explain a failure.
 func (l *kernelLoop) emit(e event) {
 	l.takeRun()
 	if l.events != nil {
 		l.events <- e
+		return
+	}
+	if room := maxEarly - len(l.early); !l.ready && room > 0 {
+		l.early = append(l.early, e.Text[:min(room, len(e.Text))]...)
 	}
 }
 

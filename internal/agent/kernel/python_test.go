@@ -52,10 +52,11 @@ var testPython = sync.OnceValues(func() (string, error) {
 // A box is a server under test, as the clients see it.
 type box struct {
 	*kernel.Server
-	t      *testing.T
-	url    string
-	token  string
-	server *httptest.Server
+	t       *testing.T
+	spawner *spawn.Spawner
+	url     string
+	token   string
+	server  *httptest.Server
 
 	mu  sync.Mutex
 	env []string
@@ -65,7 +66,7 @@ func newBox(t *testing.T, python string) *box {
 	t.Helper()
 	spawner, err := spawn.New("", false)
 	require.NoError(t, err)
-	b := &box{t: t, env: os.Environ()}
+	b := &box{t: t, spawner: spawner, env: os.Environ()}
 	b.Server = kernel.New(kernel.Options{
 		Spawner: spawner,
 		Env: func() []string {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -420,4 +421,47 @@ func openFiles(t *testing.T) int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
 	return len(entries)
+}
+
+func TestReasonOfAKillIsTold(t *testing.T) {
+	b := start(t)
+	pid, err := strconv.Atoi(b.run("import os; os.getpid()").main()["text"].(string))
+	require.NoError(t, err)
+	process, ok := b.spawner.Find(pid)
+	require.True(t, ok)
+	process.SetReason("the sandbox ran out of memory")
+
+	r := b.run("!kill -9 $$")
+	require.Contains(t, r.text("stderr"), "a process of this run was ended: the sandbox ran out of memory")
+	require.Empty(t, b.run("1").text("stderr"), "it is told once")
+	r = b.run("os.kill(os.getpid(), 9)")
+	require.Contains(t, r.find("error")[0]["value"], "signal 9 (killed): the sandbox ran out of memory")
+}
+
+func TestInitReachesABusyKernelAfterItsRun(t *testing.T) {
+	b := start(t)
+	b.run("import os, time, random; random.seed(1); state = random.getstate()")
+	folder := t.TempDir()
+	resp, err := b.post(context.Background(), "/execute", body{"code": "while not os.path.exists(" + quote(folder+"/go") + "): time.sleep(0.01)\nrandom.setstate(state)"})
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	b.mu.Lock()
+	b.env = append(os.Environ(), "LATE=yes")
+	b.mu.Unlock()
+	before := time.Now()
+	require.NoError(t, b.Init(context.Background(), hostapi.Init{Entropy: make([]byte, 64)}))
+	require.Less(t, time.Since(before), time.Second, "it does not wait for the run")
+	require.NoError(t, os.WriteFile(folder+"/go", nil, 0o600))
+	readLines(t, resp.Body)
+	require.Equal(t, "('yes', False)", b.run("os.environ['LATE'], random.getstate() == state").main()["text"])
+}
+
+func TestFailedStartShowsWhatWasWritten(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "python3")
+	require.NoError(t, os.WriteFile(broken, []byte("#!/bin/sh\necho no such library >&2\nexit 4\n"), 0o700))
+	b := newBox(t, broken)
+	status, answer := b.ask("POST", "/execute", `{"code":"1"}`, "")
+	require.Equal(t, 500, status)
+	require.Contains(t, answer, "code 4")
+	require.Contains(t, answer, "no such library")
 }
