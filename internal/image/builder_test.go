@@ -165,6 +165,51 @@ func TestAnImageMadeFromAnotherKeepsItsModes(t *testing.T) {
 	assert.EqualValues(t, 42, shadow.GID())
 }
 
+func TestFilesOfARecipeGetTheirModesAndOwners(t *testing.T) {
+	tree := recipes(map[string]string{"a": "useradd -m user"})
+	tree["b/template.yaml"] = &fstest.MapFile{Data: []byte(
+		"name: b\nfrom: a\nmodes: {usr/local/bin/x: \"4755\", home/user/y: \"0600\"}\n")}
+	for _, name := range []string{"usr/local/bin/x", "home/user/y", "etc/z"} {
+		tree["b/files/"+name] = &fstest.MapFile{Data: []byte("text")}
+	}
+	image, err := withTiny(t).Build(t.Context(), recipe(t, tree, "b"))
+	require.NoError(t, err)
+	for _, want := range []struct {
+		name, mode string
+		owner      uint32
+	}{
+		{"/usr/local/bin/x", "104755", 0}, {"/home/user/y", "100600", 1000}, {"/etc/z", "100644", 0},
+		{"/home/user", "40700", 1000}, {"/etc", "40755", 0},
+	} {
+		inode, err := lookUp(t, image.Path, want.name)
+		require.NoError(t, err, want.name)
+		assert.Equal(t, want.mode, fmt.Sprintf("%o", inode.Mode()), want.name)
+		assert.Equal(t, want.owner, inode.UID(), want.name)
+	}
+}
+
+func TestABuildDoesNotFollowLinksOutOfItsTree(t *testing.T) {
+	outside := t.TempDir()
+	tree := recipes(map[string]string{
+		"a": "ln -s " + outside + " /opt/out",
+		"c": "umount /etc/resolv.conf; rm /etc/resolv.conf; ln -s " + outside + "/resolv.conf /etc/resolv.conf",
+	})
+	tree["b/template.yaml"] = &fstest.MapFile{Data: []byte("name: b\nfrom: a\nrun: [\"true\"]\n")}
+	tree["b/files/opt/out/x"] = &fstest.MapFile{Data: []byte("text")}
+	tree["d/template.yaml"] = &fstest.MapFile{Data: []byte("name: d\nfrom: c\nrun: [\"[ -f /etc/resolv.conf ]\"]\n")}
+	b := withTiny(t)
+	_, err := b.Build(t.Context(), recipe(t, tree, "b"))
+	require.ErrorContains(t, err, "opt/out")
+	image, err := b.Build(t.Context(), recipe(t, tree, "d"))
+	require.NoError(t, err)
+	conf, err := lookUp(t, image.Path, "/etc/resolv.conf")
+	require.NoError(t, err)
+	assert.True(t, conf.IsSymlink(), "the image keeps its link")
+	left, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
 func TestImageTrustsWhatTheMachineTrusts(t *testing.T) {
 	b := withTiny(t)
 	b.CABundle = "testdata/ca.pem"

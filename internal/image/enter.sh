@@ -15,6 +15,10 @@ mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/tmp"
 mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
 conf="$root/etc/resolv.conf"
 made=
+# A link may point out of the tree.
+if [ -L "$conf" ]; then
+  mv "$conf" "$conf.link"
+fi
 if [ ! -e "$conf" ]; then
   : >"$conf"
   made=yes
@@ -22,5 +26,6 @@ fi
 cat /etc/resolv.conf >"$root/run/build-resolv.conf" || true
 mount --bind "$root/run/build-resolv.conf" "$conf"
 chroot "$root" /bin/sh -euc "$2"
-umount "$conf"
-[ -z "$made" ] || rm "$conf"
+umount "$conf" 2>/dev/null || true
+[ -z "$made" ] || [ -L "$conf" ] || rm "$conf"
+[ ! -L "$conf.link" ] || mv "$conf.link" "$conf"
