@@ -1,6 +1,5 @@
 """The command line, against the running server and its data folder."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,20 +8,8 @@ import time
 import pytest
 from e2b import Sandbox
 
+from cli import as_json, tombolo
 from wait import eventually
-
-
-def tombolo(*arguments, stdin=None, timeout=60):
-    """Runs the command line as a user would, with what `tombolo env` exports."""
-    command = [os.environ["TOMBOLO_BIN"], arguments[0]]
-    command += ["--data", os.environ["TOMBOLO_DATA"]] if arguments[0] != "version" else []
-    return subprocess.run(command + list(arguments[1:]), input=stdin, capture_output=True, timeout=timeout)
-
-
-def as_json(*arguments):
-    run = tombolo(*arguments, "--json")
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
 
 
 # --- run ---------------------------------------------------------------------
@@ -147,7 +134,7 @@ def test_env_exports_what_the_clients_need():
     assert shown == [os.environ["E2B_API_KEY"], os.environ["E2B_API_URL"], os.environ["E2B_SANDBOX_URL"]]
 
 
-@pytest.mark.parametrize("arguments", [["no-such-command"], ["sandbox", "fly"], ["serve", "--no-such-flag"], ["run"]])
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["sandbox", "fly"], ["serve", "--no-such-flag"], ["run"]], ids=" ".join)
 def test_a_wrong_call_explains_itself(arguments):
-    run = subprocess.run([os.environ["TOMBOLO_BIN"], *arguments], capture_output=True, timeout=20)
+    run = tombolo(*arguments)
     assert run.returncode != 0 and run.stderr

@@ -2,13 +2,11 @@
 
 import concurrent.futures
 import datetime
-import json
-import os
 import re
-import subprocess
 import time
 import uuid
 
+import httpx
 import pytest
 from e2b import (
     AuthenticationException,
@@ -21,6 +19,7 @@ from e2b import (
     TimeoutException,
 )
 
+from cli import as_json, tombolo
 from wait import eventually
 
 UNKNOWN_ID = "i" + "0" * 20
@@ -242,18 +241,10 @@ def test_many_creates_at_once(request):
 # --- keys and their limits ---------------------------------------------------
 
 
-def tombolo(*arguments):
-    """Runs the command line against the same data folder."""
-    run = subprocess.run([os.environ["TOMBOLO_BIN"], *arguments, "--data", os.environ["TOMBOLO_DATA"]],
-                         capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
 @pytest.fixture
 def narrow_key():
     """A key that may have one sandbox at a time."""
-    made = json.loads(tombolo("key", "create", "narrow", "--max-sandboxes", "1", "--json"))
+    made = as_json("key", "create", "narrow", "--max-sandboxes", "1")
     yield made["key"]
     tombolo("key", "delete", made["id"])
 
@@ -283,8 +274,6 @@ def test_a_key_sees_only_its_own_sandboxes(narrow_key, box, request):
 
 def test_the_token_of_a_sandbox_guards_it(box, new_box):
     other = new_box()
-    import httpx
-
     def status(token):
         headers = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983"}
         if token is not None:

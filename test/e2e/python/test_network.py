@@ -6,8 +6,10 @@ the sandbox are set up for, so they work behind a mirror too.
 
 import contextlib
 import json
+import os
 import socket
 import threading
+import urllib.parse
 
 import pytest
 
@@ -155,9 +157,6 @@ def test_the_host_is_out_of_reach(box, address):
 
 
 def test_the_server_itself_is_out_of_reach(box):
-    import os
-    import urllib.parse
-
     port = urllib.parse.urlparse(os.environ["E2B_API_URL"]).port
     for outcome, seconds in dial(box, ["127.0.0.1", port], ["10.0.0.1", port], [own_address(), port]):
         assert outcome in CLOSED and seconds < 3

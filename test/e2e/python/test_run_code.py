@@ -7,7 +7,15 @@ import time
 
 import pytest
 from e2b import NotFoundException, TimeoutException
-from e2b_code_interpreter import AsyncSandbox
+from e2b_code_interpreter import AsyncSandbox, Sandbox
+
+
+@pytest.fixture(scope="module")
+def twin(request):
+    """A second sandbox of the same template as `interpreter`."""
+    sandbox = Sandbox.create(timeout=900)
+    request.addfinalizer(sandbox.kill)
+    return sandbox
 
 
 @pytest.fixture
@@ -371,16 +379,6 @@ def test_sandboxes_of_one_template_do_not_share_randomness(interpreter, twin, co
     first, second = interpreter.run_code(code), twin.run_code(code)
     assert first.error is None and second.error is None
     assert first.text != second.text
-
-
-@pytest.fixture(scope="module")
-def twin(request):
-    from e2b_code_interpreter import Sandbox
-
-    sandbox = Sandbox.create(timeout=900)
-    request.addfinalizer(sandbox.kill)
-    # Nothing that ran before in either may decide what comes next.
-    return sandbox
 
 
 def test_two_fresh_sandboxes_draw_different_numbers_first(new_interpreter):
