@@ -8,9 +8,13 @@ import (
 	"time"
 )
 
-// drainTimeout bounds what is waited for of a request that was answered before
-// all of it had come.
-const drainTimeout = time.Second
+// Of a request that was answered before all of it had come, the rest is read and
+// dropped for a while: a client that writes everything before it reads would
+// else find its connection reset and the answer gone.
+const (
+	drainTimeout = 10 * time.Second // in all
+	drainSilence = time.Second      // without a byte
+)
 
 var errAnswered = errors.New("the request was answered already")
 
@@ -38,7 +42,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 }
 
 // finish sends what of the answer is not yet sent, and returns when nobody reads
-// the body any more. The server then reads on a little and closes in good order.
+// the body any more and no more of it is expected.
 func (b *requestBody) finish(rc *http.ResponseController) {
 	if b.mu.TryLock() {
 		eof := b.eof
@@ -49,8 +53,23 @@ func (b *requestBody) finish(rc *http.ResponseController) {
 		}
 	}
 	_ = rc.Flush()
-	_ = rc.SetReadDeadline(time.Now().Add(drainTimeout)) // frees a reader, too
+	_ = rc.SetReadDeadline(time.Now().Add(drainSilence)) // ends a read that hangs
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = true
+	if !b.eof {
+		drain(b.ReadCloser, rc)
+	}
+}
+
+func drain(body io.Reader, rc *http.ResponseController) {
+	buf := make([]byte, 32<<10)
+	for end := time.Now().Add(drainTimeout); time.Now().Before(end); {
+		if rc.SetReadDeadline(time.Now().Add(drainSilence)) != nil {
+			return
+		}
+		if _, err := body.Read(buf); err != nil {
+			return
+		}
+	}
 }

@@ -193,6 +193,24 @@ func TestEarlyRefusalOfAnUploadArrives(t *testing.T) {
 	}
 }
 
+// TestEarlyRefusalReachesClientThatWritesFirst is for clients that read only when
+// they have written everything.
+func TestEarlyRefusalReachesClientThatWritesFirst(t *testing.T) {
+	addr, _ := startUser(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "disk full", http.StatusInsufficientStorage)
+	}))
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer c.Close()
+	const size = 64 << 20
+	fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: 8000-iaaa.x\r\nContent-Length: %d\r\n\r\n", size)
+	_, err = io.Copy(c, random(size))
+	require.NoError(t, err)
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusInsufficientStorage, res.StatusCode)
+}
+
 func TestClientMayWaitForContinue(t *testing.T) {
 	addr, _ := startUser(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {

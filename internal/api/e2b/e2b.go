@@ -10,6 +10,8 @@ package e2b
 import (
 	"log/slog"
 	"net/http"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
@@ -70,6 +72,9 @@ func New(o Options) http.Handler {
 		"POST /sandboxes/{id}/timeout":    a.setTimeout,
 		"POST /sandboxes/{id}/refreshes":  a.refresh,
 
+		"GET /sandboxes/{id}/logs":    a.logsV1,
+		"GET /v2/sandboxes/{id}/logs": a.logsV2,
+
 		"GET /templates":                 a.listTemplates,
 		"GET /templates/{id}":            a.getTemplate,
 		"GET /templates/aliases/{alias}": a.getAlias,
@@ -89,7 +94,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		health(w, r)
 		return
 	}
-	if _, pattern := a.routes.Handler(r); pattern == "" {
+	// An unclean path would be answered by a redirect, to anyone.
+	if _, pattern := a.routes.Handler(r); pattern == "" || !clean(r.URL.EscapedPath()) {
 		a.serve(w, r, a.noRoute)
 		return
 	}
@@ -112,6 +118,9 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request, h handler) {
 
 // noRoute tells an unknown path from an unknown method on a known one.
 func (a *api) noRoute(w http.ResponseWriter, r *http.Request, _ store.Key) error {
+	if !clean(r.URL.EscapedPath()) {
+		return failure(http.StatusNotFound, "there is no endpoint %.100s", r.URL.Path)
+	}
 	plain, _ := a.routes.Handler(r)
 	answer := &headOnly{header: http.Header{}}
 	plain.ServeHTTP(answer, r)
@@ -120,7 +129,11 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request, _ store.Key) error
 		w.Header().Set("Allow", allow)
 		return failure(http.StatusMethodNotAllowed, "%s is not possible on %s, only %s", r.Method, r.URL.Path, allow)
 	}
-	return failure(http.StatusNotFound, "there is no endpoint %s", r.URL.Path)
+	return failure(http.StatusNotFound, "there is no endpoint %.100s", r.URL.Path)
+}
+
+func clean(escaped string) bool {
+	return escaped == "/" || path.Clean(escaped) == strings.TrimSuffix(escaped, "/")
 }
 
 // headOnly keeps the code and headers of an answer.

@@ -20,8 +20,6 @@ var missing = map[string]string{
 	"PUT /sandboxes/{id}/network":    "changing the network policy of a sandbox",
 	"GET /sandboxes/{id}/metrics":    "the metrics of a sandbox",
 	"GET /sandboxes/metrics":         "the metrics of sandboxes",
-	"GET /sandboxes/{id}/logs":       "the logs of a sandbox",
-	"GET /v2/sandboxes/{id}/logs":    "the logs of a sandbox",
 
 	"POST /templates":                        buildingByAPI,
 	"POST /v2/templates":                     buildingByAPI,

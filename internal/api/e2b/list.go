@@ -22,7 +22,7 @@ func (a *api) listV1(w http.ResponseWriter, r *http.Request, k store.Key) error 
 	if err != nil {
 		return err
 	}
-	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: []sandbox.State{running}, Metadata: metadata})
+	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: []sandbox.State{sandbox.Running}, Metadata: metadata})
 	sortByStart(infos, false)
 	writeJSON(w, http.StatusOK, listedAll(infos))
 	return nil
@@ -35,8 +35,8 @@ func (a *api) listV2(w http.ResponseWriter, r *http.Request, k store.Key) error 
 		return err
 	}
 	var infos []sandbox.Info
-	if slices.Contains(q.states, running) {
-		infos = a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: []sandbox.State{running}, Metadata: q.metadata, Template: q.template})
+	if slices.Contains(q.states, sandbox.Running) {
+		infos = a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: []sandbox.State{sandbox.Running}, Metadata: q.metadata, Template: q.template})
 	}
 	infos = slices.DeleteFunc(infos, func(i sandbox.Info) bool { return !i.StartedAt.After(q.startedAfter) })
 	sortByStart(infos, q.ascending)

@@ -10,9 +10,6 @@ import (
 // clientID is required by clients' models and means nothing any more.
 const clientID = "tombolo"
 
-// running is the state clients wait for and filter by.
-const running sandbox.State = "running"
-
 const mib = 1 << 20
 
 // createdSandbox answers create and connect.

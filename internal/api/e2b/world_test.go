@@ -147,7 +147,7 @@ type core struct {
 func (c *core) add(info sandbox.Info) sandbox.Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	info.State, info.EndAt = "running", info.StartedAt.Add(5*time.Minute)
+	info.State, info.EndAt = sandbox.Running, info.StartedAt.Add(5*time.Minute)
 	info.CPUs, info.MemoryBytes, info.DiskBytes = 2, 1<<30, 10<<30
 	info.AccessToken = "token-of-" + info.ID
 	c.live[info.ID] = info
@@ -220,6 +220,18 @@ func (c *core) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.
 
 func (c *core) Dial(context.Context, string, uint16) (net.Conn, error) {
 	return nil, sandbox.ErrPortClosed
+}
+
+func (c *core) Logs(id string) ([]sandbox.LogLine, error) {
+	if _, err := c.Get(id); err != nil {
+		return nil, err
+	}
+	lines := []sandbox.LogLine{
+		{Time: start, Source: "lifecycle", Text: "started"},
+		{Time: start.Add(time.Second), Source: "agent", Text: `ready, "quoted"`},
+		{Time: start.Add(2 * time.Second), Source: "network", Text: "refused 10.0.0.1:80"},
+	}
+	return lines, nil
 }
 
 func (c *core) OnEnd(func(id string)) {}
