@@ -17,7 +17,8 @@ type Key struct {
 	LastUsed  time.Time `json:"lastUsed,omitzero"` // see TouchEvery
 	// MaxSandboxes is how many sandboxes may live at once; > 0.
 	MaxSandboxes int `json:"maxSandboxes"`
-	// MaxTimeout is the longest lifetime of a sandbox; 0 is no limit of the key's.
+	// MaxTimeout is the longest timeout, from now on, that a request may ask for; 0
+	// is no limit of the key's. A sandbox may be given more time again.
 	MaxTimeout time.Duration `json:"maxTimeoutNanos,omitempty"`
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"golang.org/x/sys/unix"
@@ -18,7 +20,7 @@ var migrations embed.FS
 // migrate applies what is missing. Processes that start at once take turns by a
 // lock on lockPath, which the kernel drops if one of them dies.
 func migrate(ctx context.Context, db *sql.DB, lockPath string) error {
-	unlock, err := lock(lockPath)
+	unlock, err := lock(ctx, lockPath)
 	if err != nil {
 		return err
 	}
@@ -45,14 +47,28 @@ func migrate(ctx context.Context, db *sql.DB, lockPath string) error {
 	return nil
 }
 
-func lock(path string) (unlock func(), err error) {
+// lockPoll is how often a taken lock is tried again.
+const lockPoll = 10 * time.Millisecond
+
+func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("wait for another process to leave %s: %w", path, ctx.Err())
+		case <-time.After(lockPoll):
+		}
 	}
-	return func() { f.Close() }, nil
 }
