@@ -10,17 +10,19 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// offline returns a network whose device is a pipe nobody writes to.
+// offline returns a network whose device is pipes nobody writes to.
 func offline(t testing.TB, policy Policy) *Network {
 	t.Helper()
-	reader, writer, err := os.Pipe()
-	require.NoError(t, err)
-	n := newNetwork(Config{Policy: policy}, &namespace{path: t.TempDir() + "/netns", tap: reader})
+	ns := &namespace{path: t.TempDir() + "/netns"}
+	for i := range ns.queues {
+		reader, writer, err := os.Pipe()
+		require.NoError(t, err)
+		t.Cleanup(func() { writer.Close() })
+		ns.queues[i] = reader
+	}
+	n := newNetwork(Config{Policy: policy}, ns)
 	require.NoError(t, n.startStack())
-	t.Cleanup(func() {
-		require.NoError(t, n.Close())
-		writer.Close()
-	})
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	return n
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -281,4 +282,84 @@ func TestDeadlinesAndEndsAreThoseOfPackageNet(t *testing.T) {
 	cancel()
 	_, err = n.DialContext(ctx, 1)
 	require.Error(t, err)
+}
+
+func TestCloseUnderLoad(t *testing.T) {
+	outside, err := net.Listen("tcp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	defer outside.Close()
+	go func() {
+		for {
+			conn, err := outside.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(struct{ io.Writer }{conn}, struct{ io.Reader }{conn})
+			}()
+		}
+	}()
+	server := echoDatagrams(t).LocalAddr().String()
+	for range 10 {
+		n := newNetwork(t)
+		var clients sync.WaitGroup
+		var conns []net.Conn
+		for i := range 8 {
+			network, address := "tcp4", outside.Addr().String()
+			if i%4 == 0 {
+				network, address = "udp4", server
+			}
+			conn, err := dialFromInside(t, n, network, address)
+			require.NoError(t, err)
+			conns = append(conns, conn)
+			clients.Go(func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{conn}) })
+			clients.Go(func() {
+				chunk := make([]byte, 32<<10)
+				for {
+					if _, err := conn.Write(chunk); err != nil {
+						return
+					}
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return n.Stats().BytesIn > 1<<20 }, 5*time.Second, time.Millisecond)
+		start := time.Now()
+		require.NoError(t, n.Close())
+		require.Less(t, time.Since(start), 3*time.Second)
+		require.Zero(t, n.Stats().Panics)
+		for _, conn := range conns {
+			conn.Close()
+		}
+		clients.Wait()
+	}
+}
+
+func TestDatagramFloodDoesNotShutOutConnections(t *testing.T) {
+	n := newNetwork(t, withPolicy(gateway.NewPublic()))
+	listener := listenInside(t, n)
+	send := rawSocket(t, n)
+	stop := make(chan struct{})
+	var flood sync.WaitGroup
+	flood.Go(func() {
+		frame := packet{source: me, destination: public, port: 9, protocol: header.UDPProtocolNumber}.frame()
+		frame = append(frame, make([]byte, 8<<10)...)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				send(frame)
+			}
+		}
+	})
+	defer flood.Wait()
+	defer close(stop)
+	for range 50 {
+		ctx, cancel := context.WithTimeout(context.Background(), 900*time.Millisecond) // a lost segment is sent again after 1 s
+		conn, err := n.DialContext(ctx, uint16(listener.Addr().(*net.TCPAddr).Port))
+		cancel()
+		require.NoError(t, err)
+		conn.Close()
+	}
 }

@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"context"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -25,53 +27,70 @@ const (
 )
 
 // link is the stack's link endpoint over the TAP device. It reads with the Go
-// runtime's poller, so an idle network holds a goroutine and no OS thread, and
-// no buffer.
+// runtime's poller, so an idle network holds a goroutine a queue and no OS
+// thread, and no buffer.
 type link struct {
-	tap  *os.File
-	raw  syscall.RawConn
-	done chan struct{} // closed when the reader has ended; nil before Attach
+	queues  [queueCount]syscall.RawConn
+	limiter *rate.Limiter   // of the queue that is not TCP's
+	ctx     context.Context // ends with the network
+	guard   func(what string)
+
+	readers sync.WaitGroup
+	started bool
 
 	mu         sync.RWMutex
 	dispatcher stack.NetworkDispatcher
 
 	bytesOut, bytesIn, refused atomic.Uint64
-	guard                      func(what string)
 }
 
 var _ stack.LinkEndpoint = (*link)(nil)
 
-func newLink(tap *os.File, guard func(string)) (*link, error) {
-	raw, err := tap.SyscallConn()
-	if err != nil {
-		return nil, err
+// newLink does not own the queues; the readers end when they are closed.
+func newLink(ctx context.Context, queues [queueCount]*os.File, guard func(string)) (*link, error) {
+	l := &link{limiter: newRestLimiter(), ctx: ctx, guard: guard}
+	for i, queue := range queues {
+		raw, err := queue.SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		l.queues[i] = raw
 	}
-	return &link{tap: tap, raw: raw, guard: guard}, nil
+	return l, nil
 }
 
-// Attach starts the reader; with nil (the stack ends) it only stops delivery.
-// The reader ends when the device's file is closed.
+// Attach starts the readers; with nil (the stack ends) it only stops delivery.
 func (l *link) Attach(dispatcher stack.NetworkDispatcher) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dispatcher = dispatcher
-	if dispatcher != nil && l.done == nil {
-		l.done = make(chan struct{})
-		go l.readLoop()
+	if dispatcher == nil || l.started {
+		return
+	}
+	l.started = true
+	l.readers.Go(func() { l.readLoop(l.queues[queueTCP], func(int) error { return nil }) })
+	l.readers.Go(func() { l.readLoop(l.queues[queueRest], l.waitForRest) })
+}
+
+// readLoop reads until the queue is closed, or wait fails, which is called
+// with the size of each frame.
+func (l *link) readLoop(queue syscall.RawConn, wait func(size int) error) {
+	var r frameReader
+	for {
+		frame, err := r.next(queue)
+		if err != nil {
+			return
+		}
+		size := int(frame.Size())
+		l.receive(frame)
+		if err := wait(size); err != nil {
+			r.release()
+			return
+		}
 	}
 }
 
-func (l *link) readLoop() {
-	defer close(l.done)
-	var r frameReader
-	for {
-		frame, err := r.next(l.raw)
-		if err != nil {
-			return // closed
-		}
-		l.receive(frame)
-	}
-}
+func (l *link) waitForRest(size int) error { return l.limiter.WaitN(l.ctx, 1+size/restUnit) }
 
 // receive hands one frame from the sandbox to the stack, if it is one the
 // stack should see.
@@ -189,7 +208,7 @@ func (l *link) send(packet *stack.PacketBuffer) tcpip.Error {
 		leaveTCPChecksum(&head, len(packet.NetworkHeader().Slice()))
 	}
 	var sendErr error
-	err := l.raw.Write(func(fd uintptr) bool {
+	err := l.queues[queueTCP].Write(func(fd uintptr) bool {
 		sendErr = writePacket(int(fd), head[:], packet)
 		return sendErr != unix.EAGAIN
 	})
@@ -252,15 +271,8 @@ func (l *link) IsAttached() bool {
 	return l.dispatcher != nil
 }
 
-// Wait returns when the reader has ended.
-func (l *link) Wait() {
-	l.mu.RLock()
-	done := l.done
-	l.mu.RUnlock()
-	if done != nil {
-		<-done
-	}
-}
+// Wait returns when the readers have ended.
+func (l *link) Wait() { l.readers.Wait() }
 
 // ARPHardwareType is Ethernet.
 func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }

@@ -34,8 +34,8 @@ var (
 // device in it.
 type namespace struct {
 	path   string
-	tap    *os.File        // our end of the device, non-blocking
-	routes *netlink.Handle // a netlink socket in the namespace
+	queues [queueCount]*os.File // our ends of the device, non-blocking
+	routes *netlink.Handle      // a netlink socket in the namespace
 }
 
 // createNamespace makes a namespace with a configured device and mounts it at
@@ -108,31 +108,46 @@ func (ns *namespace) openDevice() error {
 	if err := disableIPv6(); err != nil {
 		return err
 	}
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open /dev/net/tun (is the tun module loaded?): %w", err)
+	for i := range ns.queues {
+		queue, err := openQueue()
+		if err != nil {
+			return err
+		}
+		ns.queues[i] = queue
 	}
-	if err := attachTAP(fd); err != nil {
-		unix.Close(fd)
-		return err
+	if err := steer(ns.queues[0]); err != nil {
+		return fmt.Errorf("steer traffic to the queues of the TAP device: %w", err)
 	}
-	ns.tap = os.NewFile(uintptr(fd), "tap")
-	ns.routes, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+	routes, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
+	ns.routes = routes
 	return nil
 }
 
-// attachTAP makes fd the user end of the device. The device outlives fd, so
-// that a daemon started later can open it again, and hands over segments with
-// their checksum and their splitting left open: both ends are on this machine.
+func openQueue() (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/net/tun (is the tun module loaded?): %w", err)
+	}
+	if err := attachTAP(fd); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "tap"), nil
+}
+
+// attachTAP makes fd a user end of the device, its next queue. The device
+// outlives fd, so that a daemon started later can open it again, and hands over
+// segments with their checksum and their splitting left open: both ends are on
+// this machine.
 func attachTAP(fd int) error {
 	request, err := unix.NewIfreq(deviceName)
 	if err != nil {
 		return fmt.Errorf("device name %s: %w", deviceName, err)
 	}
-	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 		return fmt.Errorf("make TAP device: %w", err)
 	}
@@ -174,6 +189,12 @@ func (ns *namespace) configure() error {
 		Mask: net.CIDRMask(hostapi.PrefixLen, 32),
 	}}
 	neighbour := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: gateway, HardwareAddr: gatewayMAC}
+	// A device may have 256 queues and has two: the kernel's default would set
+	// aside megabytes for the others, and its queueing has no use here.
+	direct := &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		QdiscType:  "noqueue",
+	}
 	route := &netlink.Route{LinkIndex: index, Gw: gateway}
 	for _, step := range []struct {
 		what string
@@ -182,6 +203,7 @@ func (ns *namespace) configure() error {
 		{"bring lo up", func() error { return ns.routes.LinkSetUp(loopback) }},
 		{"set MAC", func() error { return ns.routes.LinkSetHardwareAddr(device, sandboxMAC) }},
 		{"set MTU", func() error { return ns.routes.LinkSetMTU(device, deviceMTU) }},
+		{"set queueing", func() error { return ns.routes.QdiscReplace(direct) }},
 		{"bring device up", func() error { return ns.routes.LinkSetUp(device) }},
 		{"set address", func() error { return ns.routes.AddrReplace(device, address) }},
 		{"set neighbour", func() error { return ns.routes.NeighSet(neighbour) }},
@@ -204,13 +226,16 @@ func (ns *namespace) closeFiles() error {
 	if ns.routes != nil {
 		ns.routes.Close()
 	}
-	if ns.tap == nil {
-		return nil
+	var errs []error
+	for _, queue := range ns.queues {
+		if queue == nil {
+			continue
+		}
+		if err := queue.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
+			errs = append(errs, fmt.Errorf("close TAP device: %w", err))
+		}
 	}
-	if err := ns.tap.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
-		return fmt.Errorf("close TAP device: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Sweep removes the network that a daemon which is gone left in dir. It is no

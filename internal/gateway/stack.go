@@ -21,7 +21,7 @@ const nicID = 1
 // startStack puts a TCP/IP stack on the device. It takes every packet, whatever
 // its destination, and hands new connections and flows to n.
 func (n *Network) startStack() error {
-	link, err := newLink(n.namespace.tap, n.guard)
+	link, err := newLink(n.ctx, n.namespace.queues, n.guard)
 	if err != nil {
 		return fmt.Errorf("poll TAP device: %w", err)
 	}

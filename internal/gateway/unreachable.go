@@ -46,7 +46,7 @@ func encodeIPv4(b []byte, protocol tcpip.TransportProtocolNumber, from, to tcpip
 // take is lost.
 func (l *link) sendFrame(frame []byte) {
 	withHeader := append(make([]byte, vnetHeaderLen, vnetHeaderLen+len(frame)), frame...)
-	_ = l.raw.Write(func(fd uintptr) bool {
+	_ = l.queues[queueTCP].Write(func(fd uintptr) bool {
 		_, _ = unix.Write(int(fd), withHeader)
 		return true
 	})
