@@ -332,6 +332,20 @@ def make_shell(channel, output):
         def _tee(self, channel):
             return nullcontext()  # the original keeps all output in memory
 
+        # A full or read-only disk must not keep a kernel from starting: nothing
+        # that is kept in these folders is needed.
+        def init_ipython_dir(self, ipython_dir):
+            try:
+                self.ipython_dir = os.path.expanduser("~/.ipython")
+            except OSError:
+                pass
+
+        def init_profile_dir(self, profile_dir):
+            try:
+                super().init_profile_dir(profile_dir)
+            except Exception:
+                self.profile_dir = None
+
         def init_completer(self):
             self.Completer = None
 
@@ -359,7 +373,7 @@ def make_shell(channel, output):
                 self.user_ns["_exit_code"] = code
                 raise
             self.user_ns["_exit_code"] = code
-            if self.system_raise_on_error and code:
+            if code and getattr(self, "system_raise_on_error", False):
                 raise subprocess.CalledProcessError(code, command)
 
         def _end_child(self, child):
