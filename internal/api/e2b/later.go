@@ -55,8 +55,9 @@ var missing = map[string]string{
 const buildingByAPI = "building templates by the API (use `tombolo template build`)"
 
 func (a *api) notSupported(what string) handler {
+	server := strings.TrimSpace("tombolo " + a.version)
 	return func(http.ResponseWriter, *http.Request, store.Key) error {
-		return failure(http.StatusNotImplemented, "%s: not supported yet by this server (tombolo %s)", what, a.version)
+		return failure(http.StatusNotImplemented, "%s: not supported yet by this server (%s)", what, server)
 	}
 }
 
