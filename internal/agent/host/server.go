@@ -1,0 +1,156 @@
+// Package host serves the host-only port: it takes over the identity of the
+// sandbox, ends processes when memory runs out, warms kernels and carries
+// connections to the loopback. It alone changes files of the system (trust
+// store, host name, /run/e2b) and the process limit.
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/agent/identity"
+	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
+)
+
+// Kernels is the part of the code interpreter that the host drives.
+type Kernels interface {
+	Init(ctx context.Context, init hostapi.Init) error
+	Warm(ctx context.Context, languages []string) error
+}
+
+// Options are what the server works with.
+type Options struct {
+	Identity *identity.State
+	Kernels  Kernels
+	Spawner  *spawn.Spawner
+	System   System
+	// PidsMax is the cgroup file of the process limit; empty for none.
+	PidsMax string
+	Log     *slog.Logger
+}
+
+// Server answers the host.
+type Server struct {
+	opts     Options
+	reliever *reliever
+}
+
+// New returns a server, with the memory it needs when there is none left.
+func New(opts Options) *Server {
+	return &Server{opts: opts, reliever: newReliever(opts.Spawner)}
+}
+
+// bodyLimit bounds a request of the host, bytes: a CA bundle is the largest
+// part.
+const bodyLimit = 8 << 20
+
+// ServeHTTP routes by hand because CONNECT has no path.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		s.tunnel(w, r)
+		return
+	}
+	if r.Method != http.MethodPost {
+		http.Error(w, "the host port takes POST and CONNECT", http.StatusMethodNotAllowed)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
+	switch r.URL.Path {
+	case "/init":
+		s.init(w, r)
+	case "/relieve":
+		s.relieve(w, r)
+	case "/warm":
+		s.warm(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func decode[T any](w http.ResponseWriter, r *http.Request) (T, bool) {
+	var v T
+	if err := json.NewDecoder(r.Body).Decode(&v); err != nil {
+		http.Error(w, "decode the body of "+r.URL.Path+": "+err.Error(), http.StatusBadRequest)
+		return v, false
+	}
+	return v, true
+}
+
+func (s *Server) init(w http.ResponseWriter, r *http.Request) {
+	init, ok := decode[hostapi.Init](w, r)
+	if !ok {
+		return
+	}
+	if err := s.opts.System.Apply(init, s.opts.PidsMax); err != nil {
+		s.fail(w, "init", err)
+		return
+	}
+	s.opts.Identity.Set(init)
+	if err := s.opts.Kernels.Init(r.Context(), init); err != nil {
+		s.fail(w, "init the kernels", err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) warm(w http.ResponseWriter, r *http.Request) {
+	warm, ok := decode[hostapi.Warm](w, r)
+	if !ok {
+		return
+	}
+	if err := s.opts.Kernels.Warm(r.Context(), warm.Languages); err != nil {
+		s.fail(w, "warm", err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) relieve(w http.ResponseWriter, r *http.Request) {
+	req, ok := decode[hostapi.Relieve](w, r)
+	if !ok {
+		return
+	}
+	ended, err := s.reliever.relieve(req.LimitBytes)
+	if err != nil {
+		s.fail(w, "relieve", err)
+		return
+	}
+	s.opts.Log.Warn("ended a process, the sandbox is out of memory", "pid", ended.PID, "name", ended.Name, "rss", ended.RSSBytes)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(ended)
+}
+
+func (s *Server) fail(w http.ResponseWriter, what string, err error) {
+	s.opts.Log.Error(what, "error", err)
+	http.Error(w, what+": "+err.Error(), http.StatusInternalServerError)
+}
+
+// Only returns a listener that passes on the connections of one remote IP and
+// closes all others.
+func Only(l net.Listener, ip string) net.Listener { return &onlyListener{l, net.ParseIP(ip)} }
+
+type onlyListener struct {
+	net.Listener
+	ip net.IP
+}
+
+func (l *onlyListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if addr, ok := conn.RemoteAddr().(*net.TCPAddr); ok && addr.IP.Equal(l.ip) {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// dialTimeout is ample for a loopback.
+const dialTimeout = 5 * time.Second

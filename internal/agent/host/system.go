@@ -1,0 +1,138 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+)
+
+// BundlePath is the trust store of Debian and its relatives, under the root.
+const BundlePath = "etc/ssl/certs/ca-certificates.crt"
+
+// System is the part of the sandbox outside the agent that Init changes.
+type System struct {
+	// Root is where its files lie, "/" but for tests.
+	Root string
+	// Own tells that the host name is the agent's to set.
+	Own bool
+}
+
+// Bundle is the path of the trust store.
+func (s System) Bundle() string { return filepath.Join(s.Root, BundlePath) }
+
+// Apply makes the system agree with init. Doing it again changes nothing. A
+// system that lacks something (a read-only /etc, no cgroup) is told of in the
+// error only where going on would not be safe: for the process limit.
+func (s System) Apply(init hostapi.Init, pidsMax string) error {
+	if pidsMax != "" && init.ProcessLimit > 0 {
+		if err := os.WriteFile(pidsMax, []byte(strconv.FormatInt(init.ProcessLimit, 10)), 0); err != nil {
+			return fmt.Errorf("set the process limit to %d: %w", init.ProcessLimit, err)
+		}
+	}
+	run := filepath.Join(s.Root, "run/e2b")
+	for name, value := range map[string]string{
+		".E2B_SANDBOX": "true", ".E2B_SANDBOX_ID": init.SandboxID, ".E2B_TEMPLATE_ID": init.TemplateID,
+	} {
+		if err := s.write(filepath.Join(run, name), []byte(value), 0o644); err != nil {
+			return err
+		}
+	}
+	if len(init.CABundle) > 0 {
+		if err := s.write(s.Bundle(), init.CABundle, 0o644); err != nil {
+			return err
+		}
+	}
+	if init.Hostname != "" {
+		return s.setHostname(init.Hostname)
+	}
+	return nil
+}
+
+// setHostname names the machine, and lets the name resolve: sudo and others ask
+// for it.
+func (s System) setHostname(name string) error {
+	if strings.ContainsAny(name, " \t\r\n\x00") || len(name) > 64 {
+		return fmt.Errorf("the host name %q is not one", name)
+	}
+	if s.Own {
+		if err := unix.Sethostname([]byte(name)); err != nil {
+			return fmt.Errorf("set the host name %q: %w", name, err)
+		}
+	}
+	if err := s.write(filepath.Join(s.Root, "etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
+		return err
+	}
+	hosts := filepath.Join(s.Root, "etc/hosts")
+	text, err := os.ReadFile(hosts)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read %s: %w", hosts, err)
+	}
+	return s.write(hosts, withHost(text, name), 0o644)
+}
+
+// ownAddress is the one Debian gives to a machine's own name.
+const ownAddress = "127.0.1.1"
+
+// withHost returns the text of a hosts file in which name is the machine's own.
+func withHost(text []byte, name string) []byte {
+	var out bytes.Buffer
+	seen := map[string]bool{}
+	for line := range bytes.Lines(text) {
+		f := bytes.Fields(line)
+		if len(f) > 0 && string(f[0]) == ownAddress {
+			continue
+		}
+		if len(f) > 0 {
+			seen[string(f[0])] = true
+		}
+		out.Write(bytes.TrimRight(line, "\n"))
+		out.WriteByte('\n')
+	}
+	if !seen["127.0.0.1"] {
+		out.WriteString("127.0.0.1\tlocalhost\n")
+	}
+	out.WriteString(ownAddress + "\t" + name + "\n")
+	return out.Bytes()
+}
+
+// write puts a file in place at once, and only when its content differs. It
+// makes the folders it needs.
+func (s System) write(path string, content []byte, mode fs.FileMode) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make the folder of %s: %w", path, err)
+	}
+	// A link would be replaced by the rename; what it leads to is meant.
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".tombolo-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err == nil {
+		return nil
+	}
+	_ = os.Remove(f.Name())
+	// Some files are mounts of their own and cannot be renamed over.
+	if direct := os.WriteFile(path, content, mode); direct != nil {
+		return fmt.Errorf("write %s: %w", path, errors.Join(err, direct))
+	}
+	return nil
+}
