@@ -149,6 +149,7 @@ func (p *python) spawn(path, dir string, env []string) (*pythonKernel, error) {
 		ready:   make(chan error, 1),
 		warmed:  make(chan error, 1),
 		runs:    make(chan chan<- event, 1),
+		held:    map[string][]byte{},
 		swept:   make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
@@ -190,6 +191,8 @@ type pythonKernel struct {
 	writing sync.Mutex // one request at a time; guards socket against its close
 	socket  int
 	broken  bool
+	unread  int               // bytes sent since the last run began
+	held    map[string][]byte // requests for before the next run, by Op
 
 	swept chan struct{} // closed when no process of the session is left
 	ended chan struct{}
@@ -215,7 +218,9 @@ func (k *pythonKernel) execute(code string, env map[string]string) <-chan event 
 	events := make(chan event)
 	k.runs <- events
 	// A failure means that the kernel is dying: the loop ends the run.
-	_ = k.sendLocked(request{Op: "run", Code: code, Env: env})
+	if k.sendHeldLocked() == nil {
+		_ = k.sendLocked(request{Op: "run", Code: code, Env: env})
+	}
 	return events
 }
 
@@ -223,7 +228,7 @@ func (k *pythonKernel) setEnv(env map[string]string) error {
 	if env[plotVariable] == "" {
 		env[plotVariable] = plotBackend
 	}
-	if err := k.send(request{Op: "env", Env: env}); err != nil {
+	if err := k.sendOrHold(request{Op: "env", Env: env}); err != nil {
 		return fmt.Errorf("set the kernel's environment: %w", err)
 	}
 	return nil
@@ -231,8 +236,41 @@ func (k *pythonKernel) setEnv(env map[string]string) error {
 
 func (k *pythonKernel) reseed(entropy []byte) error {
 	seed := base64.StdEncoding.EncodeToString(entropy)
-	if err := k.send(request{Op: "seed", Seed: seed}); err != nil {
+	if err := k.sendOrHold(request{Op: "seed", Seed: seed}); err != nil {
 		return fmt.Errorf("reseed the kernel: %w", err)
+	}
+	return nil
+}
+
+// maxUnread is how much may wait in the socket for a busy kernel, bytes; less
+// than its buffer, so that sending never blocks.
+const maxUnread = 64 << 10
+
+// sendOrHold sends at once, or keeps the request for the next run when a busy
+// kernel has much to read already. Of each kind the last one counts.
+func (k *pythonKernel) sendOrHold(r request) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.unread+len(data) > maxUnread || k.held[r.Op] != nil {
+		k.held[r.Op] = data
+		return nil
+	}
+	k.unread += len(data)
+	return k.writeLocked(data)
+}
+
+// sendHeldLocked is for an idle kernel, which has read what was sent or will.
+func (k *pythonKernel) sendHeldLocked() error {
+	k.unread = 0
+	for op, data := range k.held {
+		if err := k.writeLocked(data); err != nil {
+			return err
+		}
+		delete(k.held, op)
 	}
 	return nil
 }
@@ -278,14 +316,13 @@ func (k *pythonKernel) kill(reason string) {
 
 func (k *pythonKernel) done() <-chan struct{} { return k.ended }
 
-// sendTimeout bounds the wait for a kernel that is too busy to read; requests
-// wait in the socket's buffer, so only a flood of them meets it.
+// sendTimeout bounds the wait for a kernel that does not read; an idle one does.
 const sendTimeout = 5 * time.Second
 
 var errKernelGone = errors.New("the kernel has ended")
 
-// send writes one request line. After a failure the kernel is ended, because
-// half a line may be out.
+// send writes one request line to an idle kernel. After a failure the kernel is
+// ended, because half a line may be out.
 func (k *pythonKernel) send(r request) error {
 	k.writing.Lock()
 	defer k.writing.Unlock()
@@ -297,6 +334,10 @@ func (k *pythonKernel) sendLocked(r request) error {
 	if err != nil {
 		return err
 	}
+	return k.writeLocked(data)
+}
+
+func (k *pythonKernel) writeLocked(data []byte) error {
 	if k.broken {
 		return errKernelGone
 	}
