@@ -14,7 +14,9 @@
 // and it changes nothing in the host's own network namespace.
 //
 // What comes from a sandbox is hostile. Every count and size here has a limit
-// per sandbox (see [Limits]); what exceeds it is dropped or reset, inside.
+// per sandbox (see [Limits]); what exceeds it is dropped or reset, inside. A
+// panic while such input is handled is caught, in all goroutines but the stack's
+// own, which handle TCP segments and timers.
 package gateway
 
 import (

@@ -363,3 +363,43 @@ func TestDatagramFloodDoesNotShutOutConnections(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// stuffed is a connection out whose server reads nothing and whose client has
+// written until no more was taken.
+func stuffed(t *testing.T, n *gateway.Network) (client, server *net.TCPConn) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	defer listener.Close()
+	conn, err := dialFromInside(t, n, "tcp4", listener.Addr().String())
+	require.NoError(t, err)
+	peer, err := listener.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { peer.Close() })
+	chunk := make([]byte, 1<<20)
+	for {
+		require.NoError(t, conn.SetWriteDeadline(time.Now().Add(200*time.Millisecond)))
+		if _, err := conn.Write(chunk); err != nil {
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			return conn.(*net.TCPConn), peer.(*net.TCPConn)
+		}
+	}
+}
+
+func TestCloseDoesNotWaitForAServerThatTakesNothing(t *testing.T) {
+	n := newNetwork(t)
+	stuffed(t, n)
+	start := time.Now()
+	require.NoError(t, n.Close())
+	require.Less(t, time.Since(start), 2*time.Second)
+}
+
+func TestResetInsideEndsAConnectionThatIsStuck(t *testing.T) {
+	n := newNetwork(t)
+	client, server := stuffed(t, n)
+	require.NoError(t, client.SetLinger(0))
+	require.NoError(t, client.Close())
+	require.Eventually(t, func() bool { return n.Stats().OpenConnections == 0 }, 5*time.Second, time.Millisecond)
+	_, err := io.Copy(io.Discard, struct{ io.Reader }{server})
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}

@@ -7,35 +7,70 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
+
+// carried is a TCP connection out: its side in the stack and its side on the
+// host.
+type carried struct {
+	inside  *insideConn
+	outside *net.TCPConn
+}
+
+// abort ends both sides at once, without the polite end that would claim that
+// everything had arrived.
+func (c *carried) abort() {
+	c.resetOutside()
+	c.inside.abort()
+}
+
+func (c *carried) resetOutside() {
+	_ = c.outside.SetLinger(0) // these two fail when it is closed already
+	_ = c.outside.Close()
+}
 
 // join copies both ways until both directions have ended, one has failed, or
 // nothing has moved for the idle limit. A direction that ends at its source is
 // ended at its other side and the other direction goes on, as TCP has it; a
 // failure resets both sides. It closes both.
-func (n *Network) join(inside *insideConn, outside *net.TCPConn) {
-	fail := func() { reset(inside, outside) }
-	idle := newIdleTimer(n.limits.TCPIdle, fail)
+func (n *Network) join(c *carried) {
+	idle := newIdleTimer(n.limits.TCPIdle, c.abort)
 	defer idle.stop()
-	defer inside.Close()
-	defer outside.Close()
-	fromOutside, err := newOutsideSource(outside, true)
+	defer c.inside.Close()
+	defer c.outside.Close()
+	fromOutside, err := newOutsideSource(c.outside, true)
 	if err != nil {
-		fail()
+		c.abort()
 		return
 	}
-	fromInside := newInsideSource(inside, inside.endpoint, inside.queue)
+	fromInside := newInsideSource(c.inside, c.inside.endpoint, c.inside.queue)
 	defer fromInside.stop()
+	defer c.passResetOn()()
 
 	var other sync.WaitGroup
 	other.Add(1)
 	go func() {
 		defer other.Done()
 		defer n.guard("copy in")
-		carry(inside, fromOutside, idle, fail)
+		carry(c.inside, fromOutside, idle, c.abort)
 	}()
-	carry(outside, fromInside, idle, fail)
+	carry(c.outside, fromInside, idle, c.abort)
 	other.Wait()
+}
+
+// passResetOn resets the outside when the sandbox resets the inside, even while
+// a copy waits for the outside to take more. The stack tells of other changes in
+// the same way. The returned function stops it.
+func (c *carried) passResetOn() (stop func()) {
+	entry := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) {
+		if tcp.EndpointState(c.inside.endpoint.State()) == tcp.StateError {
+			c.resetOutside()
+		}
+	})
+	c.inside.queue.EventRegister(&entry)
+	return func() { c.inside.queue.EventUnregister(&entry) }
 }
 
 // source is the reading side of a connection. read waits until something can
@@ -77,14 +112,6 @@ func copyAll(to io.Writer, from source, idle *idleTimer) error {
 			return err
 		}
 	}
-}
-
-// reset ends both sides at once, without the polite end that would claim that
-// everything had arrived.
-func reset(inside *insideConn, outside *net.TCPConn) {
-	_ = outside.SetLinger(0) // it is closed already otherwise
-	_ = outside.Close()
-	inside.abort()
 }
 
 // idleTimer calls a function when touch was not called for a while. touch

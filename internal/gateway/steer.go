@@ -49,7 +49,7 @@ func steer(queue *os.File) error {
 		},
 		License: "Apache-2.0",
 	})
-	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, ebpf.ErrNotSupported) {
 		return nil
 	}
 	if err != nil {

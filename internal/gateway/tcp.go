@@ -65,15 +65,22 @@ func (n *Network) serveTCP(request *tcp.ForwarderRequest) {
 		return
 	}
 	answer(false)
-	if !n.stillAllowed(inside, judged) {
-		reset(inside, outside.(*net.TCPConn))
+	n.counters.connectionsOut.Add(1)
+	c := &carried{inside: inside, outside: outside.(*net.TCPConn)}
+	limitHostBuffers(c.outside, size)
+	n.carryConnection(c, judged)
+	inside.settle(settleLimit)
+}
+
+func (n *Network) carryConnection(c *carried, j judged) {
+	if !n.track(c) || !n.stillAllowed(c, j) {
+		n.untrack(c)
+		c.abort()
 		return
 	}
-	defer n.forget(inside)
-	n.counters.connectionsOut.Add(1)
-	limitHostBuffers(outside.(*net.TCPConn), size)
-	n.join(inside, outside.(*net.TCPConn))
-	inside.settle(settleLimit)
+	defer n.untrack(c)
+	defer n.forget(c)
+	n.join(c)
 }
 
 // limitHostBuffers keeps a sandbox with many connections from filling the
