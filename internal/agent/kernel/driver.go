@@ -70,5 +70,10 @@ type event struct {
 	Name, Value, Traceback string
 }
 
-// dataMIME carries a table as {column: [values]}.
-const dataMIME = "application/vnd.tombolo.data+json"
+// MIME types of our own in a Bundle.
+const (
+	// dataMIME carries a table as {column: [values]}.
+	dataMIME = "application/vnd.tombolo.data+json"
+	// chartMIME carries what a figure shows, in the form of E2B's clients.
+	chartMIME = "application/vnd.tombolo.chart+json"
+)

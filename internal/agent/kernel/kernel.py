@@ -439,14 +439,23 @@ def make_shell(channel, output):
         print_method = ObjectName("_repr_data_")
         _return_type = dict
 
-    # IPython itself looks at this list only.
-    active = shell.display_formatter.active_types
-    if DATA_MIME not in active:
-        shell.display_formatter.formatters[DATA_MIME] = DataFormatter(parent=shell.display_formatter)
-        shell.display_formatter.active_types = [*shell.display_formatter.formatters]
-    data = shell.display_formatter.formatters[DATA_MIME]
+    class ChartFormatter(BaseFormatter):
+        format_type = Unicode(CHART_MIME)
+        print_method = ObjectName("_repr_chart_")
+
+        def __call__(self, value):
+            # matplotlib_inline takes Figure out of every formatter's list.
+            matplotlib = sys.modules.get("matplotlib.figure")
+            if matplotlib is not None and isinstance(value, matplotlib.Figure):
+                return figure_chart(value)
+            return None
+
+    display = shell.display_formatter
+    data, chart = DataFormatter(parent=display), ChartFormatter(parent=display)
     for module in ("pandas", "pandas.core.frame"):
         data.for_type_by_name(module, "DataFrame", frame_data)
+    display.formatters.update({DATA_MIME: data, CHART_MIME: chart})
+    display.active_types = [*display.formatters]
 
     def no_input(*_, **__):
         raise StdinNotImplementedError(

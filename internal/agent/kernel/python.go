@@ -20,8 +20,11 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
 
+//go:embed chart.py
+var chartProgram string
+
 //go:embed kernel.py
-var pythonProgram []byte
+var kernelProgram string
 
 const pipeSize = 256 << 10 // bytes
 
@@ -158,14 +161,14 @@ func (p *python) spawn(path, dir string, env []string) (*pythonKernel, error) {
 	return k, nil
 }
 
-// programFile puts kernel.py in a memory file, so that the template needs no
+// programFile puts the program in a memory file, so that the template needs no
 // copy of it and cannot have a wrong one.
 func programFile() (int, error) {
 	fd, err := unix.MemfdCreate("kernel.py", unix.MFD_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("make a memory file for the kernel program: %w", err)
 	}
-	for rest := pythonProgram; len(rest) > 0; {
+	for rest := []byte(chartProgram + "\n" + kernelProgram); len(rest) > 0; {
 		n, err := unix.Write(fd, rest)
 		if err != nil {
 			unix.Close(fd)

@@ -33,6 +33,7 @@ type resultLine struct {
 	JSON       json.RawMessage            `json:"json,omitempty"`
 	JavaScript json.RawMessage            `json:"javascript,omitempty"`
 	Data       json.RawMessage            `json:"data,omitempty"`
+	Chart      json.RawMessage            `json:"chart,omitempty"`
 	Extra      map[string]json.RawMessage `json:"extra,omitempty"`
 	Main       bool                       `json:"is_main_result"`
 }
@@ -81,6 +82,7 @@ func newResultLine(e event) resultLine {
 		"application/json":       &r.JSON,
 		"application/javascript": &r.JavaScript,
 		dataMIME:                 &r.Data,
+		chartMIME:                &r.Chart,
 	}
 	for mime, value := range e.Bundle {
 		if len(value) == 0 || string(value) == "null" {
