@@ -63,8 +63,8 @@ if [ $# -gt 0 ]; then
 else
   step "newest Python clients" in_folder "$here/python" "$clients/python/bin/python" -m pytest
   step "older Python clients" in_folder "$here/python-old" "$clients/python-old/bin/python" -m pytest -q -p no:cacheprovider
-  step "newest JavaScript clients" in_folder "$here/js" node --test
-  step "older JavaScript clients" in_folder "$here/js-old" node --test
+  step "newest JavaScript clients" in_folder "$here/js" node --test --test-reporter=spec
+  step "older JavaScript clients" in_folder "$here/js-old" node --test --test-reporter=spec
 fi
 step "clean stop" stop_server
 trap - EXIT

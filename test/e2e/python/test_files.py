@@ -109,13 +109,6 @@ def test_relative_and_home_paths_belong_to_the_user(box):
     assert box.files.read("/root/relative.txt", user="root") == "root's"
 
 
-def test_files_of_another_user_are_closed(box):
-    with pytest.raises(Exception) as failure:
-        box.files.read("/etc/shadow")
-    assert not isinstance(failure.value, (AssertionError, FileNotFoundException))
-    assert "root:" in box.files.read("/etc/shadow", user="root")
-
-
 def test_a_hundred_megabytes_round_trip(box, folder):
     data = os.urandom(1 << 20) * 100
     box.files.write(f"{folder}/big", io.BytesIO(data))

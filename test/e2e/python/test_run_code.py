@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from e2b import NotFoundException, TimeoutException
+from e2b import NotFoundException, SandboxException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 
@@ -133,7 +133,8 @@ def test_an_exception_is_an_error_object(interpreter):
     execution = interpreter.run_code("def f():\n    return 1 / 0\nprint('before')\nf()", on_error=seen.append)
     error = execution.error
     assert (error.name, error.value) == ("ZeroDivisionError", "division by zero")
-    assert "f()" in error.traceback and "ZeroDivisionError" in error.traceback
+    traceback = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)
+    assert "return 1 / 0" in traceback and "ZeroDivisionError: division by zero" in traceback
     assert seen == [error]
     assert execution.logs.stdout == ["before\n"] and execution.text is None
 
@@ -224,14 +225,6 @@ def test_a_plot_left_open_is_shown(interpreter):
     assert any(result.png for result in results)
 
 
-def test_a_plot_carries_its_chart(interpreter):
-    code = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [10, 20, 30], label='up')\nplt.title('Growth')\nplt.xlabel('day')\nplt.ylabel('size')\nplt.show()"
-    chart = next(result.chart for result in rich(interpreter, code) if result.png)
-    assert chart is not None, "the result of a plot has its chart"
-    assert (chart.type.value, chart.title, chart.x_label, chart.y_label) == ("line", "Growth", "day", "size")
-    assert [list(point) for point in chart.elements[0].points] == [[1, 10], [2, 20], [3, 30]]
-
-
 # --- environment and folders -------------------------------------------------
 
 
@@ -292,8 +285,10 @@ def test_an_unknown_context_is_not_found(interpreter, act):
 
 
 def test_an_unknown_language_is_a_clear_error(interpreter):
-    with pytest.raises(Exception, match="(?i)language|klingon"):
+    with pytest.raises(SandboxException, match="klingon.*python"):
         interpreter.create_code_context(language="klingon")
+    with pytest.raises(SandboxException, match="klingon.*python"):
+        interpreter.run_code("1", language="klingon")
 
 
 def test_runs_in_one_context_queue_up(interpreter, context):
@@ -330,21 +325,6 @@ def test_a_crash_of_native_code_is_told(interpreter, context):
     execution = interpreter.run_code("import ctypes\nctypes.string_at(0)", context=context, timeout=30)
     assert execution.error is not None
     assert interpreter.run_code("1", context=context, timeout=30).text == "1"
-
-
-# --- languages ---------------------------------------------------------------
-
-
-def test_bash(interpreter):
-    execution = interpreter.run_code("X=21\necho $((X * 2))", language="bash")
-    assert "".join(execution.logs.stdout).strip() == "42"
-
-
-@pytest.mark.parametrize("language", ["javascript", "js"])
-def test_javascript(interpreter, language):
-    execution = interpreter.run_code("const y = 20 + 1\nconsole.log('hi')\ny * 2", language=language)
-    assert execution.error is None, execution.error
-    assert execution.text == "42" and "".join(execution.logs.stdout) == "hi\n"
 
 
 # --- clients and clones ------------------------------------------------------
