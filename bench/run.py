@@ -107,9 +107,9 @@ def live_calls(sandbox, rounds):
 
 
 def host_calls(rounds):
-    """ms of the same two on the host: a new Python, a login shell."""
-    code = milliseconds(lambda: subprocess.run(["python3", "-c", "21 * 2"], check=True), rounds)
-    command = milliseconds(lambda: subprocess.run(["bash", "-l", "-c", "true"], check=True), rounds)
+    """ms of the same two on the host: a new Python, a shell without profile."""
+    code = milliseconds(lambda: subprocess.run([sys.executable, "-S", "-c", "21 * 2"], check=True), rounds)
+    command = milliseconds(lambda: subprocess.run(["bash", "--noprofile", "--norc", "-c", "true"], check=True), rounds)
     return code, command
 
 
@@ -194,7 +194,7 @@ def measure(data, cycles):
     rows = [
         Row("create to first run_code result", warm, "ms", cold, "cold boot and kernel start", 400),
         Row("run_code on a live sandbox", code, "ms", host_code, "python3 -c on the host", 25),
-        Row('commands.run("true")', command, "ms", host_command, "bash -l -c true on the host", 20),
+        Row('commands.run("true")', command, "ms", host_command, "bash -c true on the host", 20),
         Row("100 MB file up", up, "MB/s", loopback, "TCP on the host's loopback", 200, higher_is_better=True),
         Row("100 MB file down", down, "MB/s", loopback, "TCP on the host's loopback", 200, higher_is_better=True),
         Row("20 creates at once", twenty, "ms", 20 * single, "20 creates and kills one by one"),
