@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// maxFrame bounds one frame from a kernel, bytes. kernel.py keeps results well
+// maxFrame bounds one frame from a kernel, bytes. The program keeps results well
 // under it, so a larger one is a kernel that no longer runs our code.
 const maxFrame = 16 << 20
 

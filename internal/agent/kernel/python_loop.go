@@ -15,7 +15,7 @@ import (
 // happened. Bytes in a pipe are read in two steps: first it notes how many
 // there are, then it handles every frame on the socket, then it reads that many.
 // A frame sent before those bytes is on the socket by then; one sent after them
-// waits, because kernel.py sends "sync" instead while it sees bytes in a pipe.
+// waits, because the program sends "sync" instead while it sees bytes in a pipe.
 func (k *pythonKernel) loop() {
 	l := &kernelLoop{k: k}
 	cause := l.run()

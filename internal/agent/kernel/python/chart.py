@@ -1,6 +1,6 @@
 """What a matplotlib figure shows, as data.
 
-The agent puts this text before kernel.py. The keys and the types (line, scatter,
+The keys and the types (line, scatter,
 bar, pie, box_and_whisker, superchart, unknown) are those that the E2B clients
 read; what cannot be recognised is "unknown" with no elements.
 """

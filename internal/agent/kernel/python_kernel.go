@@ -1,0 +1,215 @@
+package kernel
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
+)
+
+// pythonKernel drives one process of the Python program. The loop goroutine alone reads
+// the socket and the pipes.
+type pythonKernel struct {
+	process *spawn.Process
+	out     *outputPipe
+	err     *outputPipe
+	acks    int
+
+	ready  chan error        // one value: nil, or why it did not start
+	warmed chan error        // one value for each warm
+	runs   chan chan<- event // the run the loop is to feed next
+
+	writing sync.Mutex // one request at a time; guards socket against its close
+	socket  int
+	broken  bool
+	unread  int               // bytes sent since the last run began
+	held    map[string][]byte // requests for before the next run, by Op
+
+	swept chan struct{} // closed when no process of the session is left
+	ended chan struct{}
+}
+
+type request struct {
+	Op      string            `json:"op"`
+	Code    string            `json:"code,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	Seed    string            `json:"seed,omitempty"`
+	Modules []string          `json:"modules"`
+}
+
+func (k *pythonKernel) execute(code string, env map[string]string) <-chan event {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.broken {
+		events := make(chan event, 1)
+		events <- event{Kind: eventDied, Value: k.epitaph()}
+		close(events)
+		return events
+	}
+	events := make(chan event)
+	k.runs <- events
+	// A failure means that the kernel is dying: the loop ends the run.
+	if k.sendHeldLocked() == nil {
+		_ = k.sendLocked(request{Op: "run", Code: code, Env: env})
+	}
+	return events
+}
+
+func (k *pythonKernel) setEnv(env map[string]string) error {
+	if env[plotVariable] == "" {
+		env[plotVariable] = plotBackend
+	}
+	if err := k.sendOrHold(request{Op: "env", Env: env}); err != nil {
+		return fmt.Errorf("set the kernel's environment: %w", err)
+	}
+	return nil
+}
+
+func (k *pythonKernel) reseed(entropy []byte) error {
+	seed := base64.StdEncoding.EncodeToString(entropy)
+	if err := k.sendOrHold(request{Op: "seed", Seed: seed}); err != nil {
+		return fmt.Errorf("reseed the kernel: %w", err)
+	}
+	return nil
+}
+
+// maxUnread is how much may wait in the socket for a busy kernel, bytes; less
+// than its buffer, so that sending never blocks.
+const maxUnread = 64 << 10
+
+// sendOrHold sends at once, or keeps the request for the next run when a busy
+// kernel has much to read already. Of each kind the last one counts.
+func (k *pythonKernel) sendOrHold(r request) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.unread+len(data) > maxUnread || k.held[r.Op] != nil {
+		k.held[r.Op] = data
+		return nil
+	}
+	k.unread += len(data)
+	return k.writeLocked(data)
+}
+
+// sendHeldLocked is for an idle kernel, which has read what was sent or will.
+func (k *pythonKernel) sendHeldLocked() error {
+	k.unread = 0
+	for op, data := range k.held {
+		if err := k.writeLocked(data); err != nil {
+			return err
+		}
+		delete(k.held, op)
+	}
+	return nil
+}
+
+func (k *pythonKernel) warm(ctx context.Context, modules []string) error {
+	if modules == nil {
+		modules = []string{}
+	}
+	if err := k.send(request{Op: "warm", Modules: modules}); err != nil {
+		return err
+	}
+	return k.await(ctx, k.warmed)
+}
+
+func (k *pythonKernel) waitReady(ctx context.Context) error { return k.await(ctx, k.ready) }
+
+func (k *pythonKernel) await(ctx context.Context, answer <-chan error) error {
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("no answer from it: %w", ctx.Err())
+	case <-k.ended:
+	}
+	select {
+	case err := <-answer: // it said why before it ended
+		return err
+	default:
+		return errors.New(k.epitaph())
+	}
+}
+
+func (k *pythonKernel) interrupt(everything bool) {
+	if err := k.process.Signal(syscall.SIGINT); err == nil && everything {
+		_ = syscall.Kill(-k.process.PID, syscall.SIGINT)
+	}
+}
+
+func (k *pythonKernel) kill(reason string) {
+	k.process.SetReason(reason)
+	_ = k.process.Signal(syscall.SIGKILL)
+}
+
+func (k *pythonKernel) done() <-chan struct{} { return k.ended }
+
+// sendTimeout bounds the wait for a kernel that does not read; an idle one does.
+const sendTimeout = 5 * time.Second
+
+var errKernelGone = errors.New("the kernel has ended")
+
+// send writes one request line to an idle kernel. After a failure the kernel is
+// ended, because half a line may be out.
+func (k *pythonKernel) send(r request) error {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	return k.sendLocked(r)
+}
+
+func (k *pythonKernel) sendLocked(r request) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return k.writeLocked(data)
+}
+
+func (k *pythonKernel) writeLocked(data []byte) error {
+	if k.broken {
+		return errKernelGone
+	}
+	if err := writeAll(k.socket, append(data, '\n'), sendTimeout); err != nil {
+		k.broken = true
+		_ = k.process.Signal(syscall.SIGKILL)
+		return err
+	}
+	return nil
+}
+
+// watch ends what the kernel left behind and lets the loop see the end even
+// when a forked child holds the other end of the socket.
+func (k *pythonKernel) watch() {
+	k.process.Status()
+	killSession(k.process.PID)
+	close(k.swept)
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.socket >= 0 {
+		_ = unix.Shutdown(k.socket, unix.SHUT_RDWR)
+	}
+}
+
+// epitaph says how the kernel ended; call it after its end.
+func (k *pythonKernel) epitaph() string {
+	status, _ := k.process.Status()
+	how := fmt.Sprintf("it exited with code %d", status.ExitStatus())
+	if status.Signaled() {
+		how = fmt.Sprintf("it was ended by signal %d (%s)", int(status.Signal()), status.Signal())
+	}
+	if reason := k.process.Reason(); reason != "" {
+		how += ": " + reason
+	}
+	return "the kernel died: " + how
+}

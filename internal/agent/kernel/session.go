@@ -1,0 +1,53 @@
+package kernel
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// killSession ends every process of a session. Processes that start while it
+// looks are found by the next round.
+func killSession(sid int) {
+	for range 10 {
+		found := false
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, entry := range entries {
+			if pid, ok := inSession(entry.Name(), sid); ok {
+				found = true
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// inSession reads /proc/PID/stat (proc(5): "pid (comm) state ppid pgrp session").
+func inSession(name string, sid int) (pid int, ok bool) {
+	if name == "" || name[0] < '0' || name[0] > '9' {
+		return 0, false
+	}
+	stat, err := os.ReadFile("/proc/" + name + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	after := bytes.LastIndexByte(stat, ')')
+	if after < 0 {
+		return 0, false
+	}
+	var state string
+	var parent, group, session int
+	if _, err := fmt.Sscan(string(stat[after+1:]), &state, &parent, &group, &session); err != nil || session != sid || state == "Z" {
+		return 0, false
+	}
+	if _, err := fmt.Sscan(name, &pid); err != nil {
+		return 0, false
+	}
+	return pid, true
+}
