@@ -30,8 +30,9 @@ os.environ.setdefault("TOMBOLO_BIN", str(ROOT / "bin/tombolo"))
 
 from e2b_code_interpreter import Sandbox  # noqa: E402
 
-from server import Server, private_data_folder, traces  # noqa: E402
+from server import BINARY, Server, private_data_folder, traces  # noqa: E402
 
+WARM, COLD = "code-interpreter-v1", "code-interpreter-cold"
 MEGABYTE = 1_000_000
 FILE_SIZE = 100 * MEGABYTE
 
@@ -74,12 +75,12 @@ def milliseconds(act, rounds, warm_up=1):
 # --- measures ----------------------------------------------------------------
 
 
-def create_to_result(options, rounds, warm_up=1):
+def create_to_result(options, template, rounds, warm_up=1):
     """ms from create to the first result, and the kills' median in ms."""
     firsts, kills = [], []
     for i in range(rounds + warm_up):
         started = time.perf_counter()
-        sandbox = Sandbox.create(**options)
+        sandbox = Sandbox.create(template, **options)
         assert sandbox.run_code("21 * 2").text == "42"
         answered = time.perf_counter()
         sandbox.kill()
@@ -88,15 +89,6 @@ def create_to_result(options, rounds, warm_up=1):
             firsts.append((answered - started) * 1000)
             kills.append((killed - answered) * 1000)
     return statistics.median(firsts), statistics.median(kills)
-
-
-def cold_create_to_result(data, rounds):
-    """The same where every sandbox boots its template and starts its kernel."""
-    server = Server(data, "--cold").start()
-    try:
-        return create_to_result(server.client_options(), rounds, warm_up=0)
-    finally:
-        server.stop()
 
 
 def live_calls(sandbox, rounds):
@@ -173,12 +165,19 @@ def cycles_leave(server, count):
 # --- the run -----------------------------------------------------------------
 
 
+def build_cold_template(data):
+    """The same image without its snapshot, so that each sandbox boots it."""
+    subprocess.run([BINARY, "template", "build", WARM, "--cold", "--name", COLD, "--data", str(data)], check=True, stdout=subprocess.DEVNULL)
+
+
 def measure(data, cycles):
     """All rows, and what the cycles left."""
+    build_cold_template(data)
     server = Server(data).start()
     try:
         options = server.client_options()
-        warm, kill = create_to_result(options, rounds=15)
+        warm, kill = create_to_result(options, WARM, rounds=15)
+        cold, cold_kill = create_to_result(options, COLD, rounds=3, warm_up=0)
         single = milliseconds(lambda: Sandbox.create(**options).kill(), rounds=10)
         with Sandbox.create(**options, timeout=600) as sandbox:
             code, command = live_calls(sandbox, rounds=60)
@@ -189,7 +188,6 @@ def measure(data, cycles):
         left, open_files = cycles_leave(server, cycles)
     finally:
         server.stop()
-    cold, cold_kill = cold_create_to_result(data, rounds=3)
 
     rows = [
         Row("create to first run_code result", warm, "ms", cold, "cold boot and kernel start", 400),

@@ -77,6 +77,13 @@ def test_create_list_exec_kill(created):
     assert Sandbox.connect(created).commands.run("echo same").stdout == "same\n"
     assert tombolo("sandbox", "kill", created).returncode == 0
     assert created not in [sandbox["id"] for sandbox in as_json("sandbox", "list")]
+    ended, = [sandbox for sandbox in as_json("sandbox", "list", "--all") if sandbox["id"] == created]
+    assert ended["reason"], "the list of all tells why a sandbox ended"
+
+
+def test_lists_show_no_tokens(created):
+    for listed in (tombolo("sandbox", "list", "--json"), tombolo("sandbox", "list", "--all", "--json")):
+        assert Sandbox.connect(created)._envd_access_token.encode() not in listed.stdout
 
 
 def test_logs_tell_the_life_of_a_sandbox(created):
@@ -94,8 +101,7 @@ def test_an_unknown_sandbox_is_named_in_the_error(action):
 
 
 def test_the_default_templates_are_there():
-    names = {name for template in as_json("template", "list") for name in template.get("names", [template.get("name")])}
-    assert {"base", "code-interpreter-v1"} <= names
+    assert {"base", "code-interpreter-v1"} <= {template["name"] for template in as_json("template", "list")}
 
 
 def test_a_key_lives_from_create_to_delete():
@@ -123,9 +129,10 @@ def test_doctor_finds_this_machine_fit():
     assert checks, "doctor lists what it looked at"
 
 
-def test_version_is_one_line():
+def test_version_names_the_program_and_its_engine():
     run = tombolo("version")
-    assert run.returncode == 0 and len(run.stdout.splitlines()) == 1 and b"tombolo" in run.stdout.lower()
+    assert run.returncode == 0 and [line.split()[0] for line in run.stdout.splitlines()] == [b"tombolo", b"engine"]
+    assert set(as_json("version")) == {"version", "engine"}
 
 
 def test_env_exports_what_the_clients_need():

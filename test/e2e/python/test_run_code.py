@@ -225,6 +225,14 @@ def test_a_plot_left_open_is_shown(interpreter):
     assert any(result.png for result in results)
 
 
+def test_a_plot_carries_its_chart(interpreter):
+    code = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [10, 20, 30], label='up')\nplt.title('Growth')\nplt.xlabel('day')\nplt.ylabel('size')\nplt.show()"
+    chart = next(result.chart for result in rich(interpreter, code) if result.png)
+    assert chart is not None, "the result of a plot has its chart"
+    assert (chart.type.value, chart.title, chart.x_label, chart.y_label) == ("line", "Growth", "day", "size")
+    assert [list(point) for point in chart.elements[0].points] == [[1, 10], [2, 20], [3, 30]]
+
+
 # --- environment and folders -------------------------------------------------
 
 
