@@ -47,7 +47,7 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Vary", "Accept-Encoding")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
-	case compress && r.Header.Get("Range") == "" && r.Method == http.MethodGet:
+	case compress && r.Method == http.MethodGet && !aboutPlainBytes(r.Header):
 		return sendCompressed(w, f, name)
 	case info.Size() == 0:
 		// Files of /proc and the like do not tell their size.
@@ -58,6 +58,17 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", contentType(name))
 	http.ServeContent(w, r, name, info.ModTime(), f)
 	return nil
+}
+
+// aboutPlainBytes tells whether a request wants a range or has a condition.
+// Those are answered without compression.
+func aboutPlainBytes(h http.Header) bool {
+	for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"} {
+		if h.Get(name) != "" {
+			return true
+		}
+	}
+	return false
 }
 
 func sendCompressed(w http.ResponseWriter, f *os.File, name string) error {

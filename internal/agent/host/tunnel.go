@@ -17,7 +17,9 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "CONNECT needs host:port, got "+strconv.Quote(r.Host), http.StatusBadRequest)
 		return
 	}
-	inside, err := dialLoopback(r.Context(), port)
+	// The request's context ends when the host closes its half, which it may do
+	// after it has sent all it has to say.
+	inside, err := dialLoopback(context.WithoutCancel(r.Context()), port)
 	if err != nil {
 		http.Error(w, "nothing listens on port "+port, http.StatusBadGateway)
 		return
