@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 
+	"github.com/tombolo-dev/tombolo/internal/cli"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 )
 
@@ -15,4 +16,5 @@ func main() {
 		maincli.Main()
 		return
 	}
+	os.Exit(cli.Main())
 }

@@ -35,6 +35,9 @@ type Engine interface {
 	// Sweep removes what an instance left whose daemon died: its processes,
 	// control groups and mounts. Nothing to remove is no error.
 	Sweep(ctx context.Context, id, dir string) error
+	// SweepOthers removes the processes and control groups of every instance
+	// that keep does not claim, those whose folder is gone included.
+	SweepOthers(ctx context.Context, keep func(id string) bool) error
 }
 
 // Instance is one running sandbox.

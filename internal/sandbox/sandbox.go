@@ -9,40 +9,37 @@ import (
 	"time"
 )
 
-// State is where a sandbox is in its life.
-type State string
-
 // Info describes a sandbox at one moment.
 type Info struct {
-	ID           string
-	TemplateID   string
-	TemplateName string
-	KeyID        string // owner
-	State        State
-	Reason       string // why it ended or failed, in words; empty while it runs
-	StartedAt    time.Time
-	EndAt        time.Time
-	CPUs         int
-	MemoryBytes  int64
-	DiskBytes    int64
-	Metadata     map[string]string
-	AccessToken  string // of the agent in it
-	DenyInternet bool   // as asked for in CreateRequest
+	ID           string            `json:"id"`
+	TemplateID   string            `json:"templateID"`
+	TemplateName string            `json:"templateName"`
+	KeyID        string            `json:"keyID"` // owner
+	State        State             `json:"state"`
+	Reason       string            `json:"reason,omitempty"` // why it ended or failed, in words
+	StartedAt    time.Time         `json:"startedAt"`
+	EndAt        time.Time         `json:"endAt"`
+	CPUs         int               `json:"cpus"`
+	MemoryBytes  int64             `json:"memoryBytes"`
+	DiskBytes    int64             `json:"diskBytes"`
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	AccessToken  string            `json:"accessToken,omitempty"`  // of the agent in it
+	DenyInternet bool              `json:"denyInternet,omitempty"` // as asked for in CreateRequest
 }
 
 // CreateRequest is what a dialect asks for. Zero values take the template's
 // defaults.
 type CreateRequest struct {
-	Template string // id or name
-	KeyID    string
+	Template string `json:"template"` // id or name
+	KeyID    string `json:"keyID"`
 	// MaxSandboxes is how many sandboxes the key may have at once, this one
 	// included; Create answers *LimitError beyond. 0 is no limit.
-	MaxSandboxes int
-	Timeout      time.Duration // > 0
-	Metadata     map[string]string
-	EnvVars      map[string]string
+	MaxSandboxes int               `json:"maxSandboxes,omitempty"`
+	Timeout      time.Duration     `json:"timeout"` // > 0
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	EnvVars      map[string]string `json:"envVars,omitempty"`
 	// DenyInternet closes every connection out.
-	DenyInternet bool
+	DenyInternet bool `json:"denyInternet,omitempty"`
 }
 
 // Filter selects in List; zero values select all.
@@ -74,4 +71,7 @@ type Sandboxes interface {
 	// OnEnd calls fn once for every sandbox that ends, after its last byte was
 	// served. Call it before the first Create; fn must not block.
 	OnEnd(fn func(id string))
+	// Logs returns what is kept of a live sandbox's log, oldest first.
+	// ErrNotFound.
+	Logs(id string) ([]LogLine, error)
 }

@@ -105,8 +105,8 @@ func (e *Engine) Sweep(ctx context.Context, id, dir string) error {
 	return e.clear(ctx, id, dir)
 }
 
-// SweepOthers removes control groups of this scope, with the processes in them,
-// whose id keep does not claim: instances whose folder is gone already.
+// SweepOthers removes the control groups of this scope, and the processes in
+// them, that keep does not claim.
 func (e *Engine) SweepOthers(ctx context.Context, keep func(id string) bool) error {
 	ids, err := e.cgroup.list(e.scopePath())
 	if err != nil {

@@ -1,0 +1,172 @@
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+)
+
+// Socket is where the server of a data folder listens.
+func Socket(dataDir string) string { return filepath.Join(dataDir, "control.sock") }
+
+// Listen opens the socket; only root may connect. The caller holds the lock that
+// makes its server the only one, so what another left is removed.
+func Listen(dataDir string) (net.Listener, error) {
+	path := Socket(dataDir)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		listener.Close()
+		return nil, err
+	}
+	return listener, nil
+}
+
+// Client speaks to the server of a data folder.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// ErrNoServer: no server runs on the data folder.
+var ErrNoServer = errors.New("no server runs on this data folder")
+
+// Dial finds the server of a data folder. ErrNoServer when there is none.
+func Dial(ctx context.Context, dataDir string) (*Client, Server, error) {
+	c := &Client{socket: Socket(dataDir)}
+	c.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return c.connect(ctx)
+	}}}
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return nil, Server{}, fmt.Errorf("%w: %s", ErrNoServer, dataDir)
+	}
+	conn.Close()
+	var server Server
+	return c, server, c.do(ctx, http.MethodGet, "/server", nil, &server)
+}
+
+func (c *Client) connect(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", c.socket)
+}
+
+// Create makes a sandbox.
+func (c *Client) Create(ctx context.Context, req sandbox.CreateRequest) (info sandbox.Info, err error) {
+	return info, c.do(ctx, http.MethodPost, "/sandboxes", req, &info)
+}
+
+// List lists the live sandboxes of all keys.
+func (c *Client) List(ctx context.Context) (infos []sandbox.Info, err error) {
+	return infos, c.do(ctx, http.MethodGet, "/sandboxes", nil, &infos)
+}
+
+// Get finds a live sandbox.
+func (c *Client) Get(ctx context.Context, id string) (info sandbox.Info, err error) {
+	return info, c.do(ctx, http.MethodGet, "/sandboxes/"+id, nil, &info)
+}
+
+// Kill ends a sandbox.
+func (c *Client) Kill(ctx context.Context, id string) error {
+	return c.do(ctx, http.MethodDelete, "/sandboxes/"+id, nil, nil)
+}
+
+// Logs returns what is kept of a sandbox's log.
+func (c *Client) Logs(ctx context.Context, id string) (lines []sandbox.LogLine, err error) {
+	return lines, c.do(ctx, http.MethodGet, "/sandboxes/"+id+"/logs", nil, &lines)
+}
+
+// Dial connects to a port inside a sandbox.
+func (c *Client) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	path := fmt.Sprintf("/sandboxes/%s/ports/%d", id, port)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: tombolo\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n", path)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	reader := bufio.NewReader(conn)
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		defer conn.Close()
+		return nil, readFailure(response)
+	}
+	return &upgraded{Conn: conn, reader: reader}, nil
+}
+
+// upgraded reads first what came together with the answer's head.
+type upgraded struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+func (u *upgraded) Read(p []byte) (int, error) { return u.reader.Read(p) }
+
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(raw)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://tombolo"+path, body)
+	if err != nil {
+		return err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 != 2 {
+		return readFailure(response)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(response.Body).Decode(out)
+}
+
+// readFailure makes the error of an answer that the server's own code made.
+func readFailure(response *http.Response) error {
+	var f failure
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxBody)).Decode(&f); err != nil {
+		return fmt.Errorf("the server answered %s", response.Status)
+	}
+	if known, ok := kinds[f.Kind]; ok {
+		return &remoteError{message: f.Message, kind: known}
+	}
+	return errors.New(f.Message)
+}
+
+type remoteError struct {
+	message string
+	kind    error
+}
+
+func (e *remoteError) Error() string { return e.message }
+func (e *remoteError) Unwrap() error { return e.kind }

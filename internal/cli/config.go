@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/cobra"
+)
+
+// config is what flags, TOMBOLO_* variables and tombolo.yaml may set, in this
+// order of precedence. The names are those of the flags; a variable has them in
+// capitals with _ for -.
+type config struct {
+	Data     string `koanf:"data"`
+	Listen   string `koanf:"listen"`
+	CABundle string `koanf:"ca-bundle"`
+	Mirror   string `koanf:"mirror"`
+	Platform string `koanf:"platform"`
+	LogLevel string `koanf:"log-level"`
+}
+
+// configFile is read from the current folder and from /etc/tombolo.
+const configFile = "tombolo.yaml"
+
+// addConfigFlags gives every command the settings above.
+func addConfigFlags(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.String("data", "/var/lib/tombolo", "data folder")
+	flags.String("ca-bundle", "/etc/ssl/certs/ca-certificates.crt", "PEM file of the certificates sandboxes trust; empty for the image's own")
+	flags.String("mirror", "", "Debian mirror for template builds (default: Debian's own)")
+	flags.String("platform", "systrap", "how gVisor intercepts system calls: systrap or kvm")
+	flags.String("log-level", "warn", "debug, info, warn or error")
+}
+
+func loadConfig(cmd *cobra.Command) (config, error) {
+	k := koanf.New(".")
+	for _, path := range []string{filepath.Join("/etc/tombolo", configFile), configFile} {
+		err := k.Load(file.Provider(path), yaml.Parser())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return config{}, fmt.Errorf("read %s: %w", path, err)
+		}
+	}
+	variables := env.Provider(".", env.Opt{Prefix: "TOMBOLO_", TransformFunc: func(name, value string) (string, any) {
+		return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "TOMBOLO_")), "_", "-"), value
+	}})
+	if err := k.Load(variables, nil); err != nil {
+		return config{}, err
+	}
+	if err := k.Load(posflag.Provider(cmd.Flags(), ".", k), nil); err != nil {
+		return config{}, err
+	}
+	var c config
+	if err := k.Unmarshal("", &c); err != nil {
+		return config{}, fmt.Errorf("configuration: %w", err)
+	}
+	absolute, err := filepath.Abs(c.Data)
+	if err != nil {
+		return config{}, err
+	}
+	c.Data = absolute
+	if c.CABundle != "" && !cmd.Flags().Changed("ca-bundle") {
+		if _, err := os.Stat(c.CABundle); errors.Is(err, fs.ErrNotExist) {
+			c.CABundle = ""
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
+	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
+	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+// core is the product without its network listener: what serve offers to others
+// and what run and template build use in this process.
+type core struct {
+	config  config
+	log     *slog.Logger
+	store   *sqlite.Store
+	manager *sandbox.Manager
+	engine  *gvisor.Engine
+}
+
+func newLogger(c config) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", c.LogLevel)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil
+}
+
+// openCore opens the data folder, making it when it is new. The caller closes it.
+func openCore(ctx context.Context, c config) (_ *core, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("tombolo makes network namespaces and control groups and needs root: run it with sudo")
+	}
+	log, err := newLogger(c)
+	if err != nil {
+		return nil, err
+	}
+	agent, err := embedded.Agent()
+	if err != nil {
+		return nil, err
+	}
+	var bundle []byte
+	if c.CABundle != "" {
+		if bundle, err = os.ReadFile(c.CABundle); err != nil {
+			return nil, fmt.Errorf("read CA bundle: %w", err)
+		}
+	}
+	engine, err := gvisor.New(gvisor.Config{Scope: gvisor.Scope(c.Data), Platform: c.Platform})
+	if err != nil {
+		return nil, fmt.Errorf("%w\n`tombolo doctor` tells what this machine lacks", err)
+	}
+	records, err := openStore(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	manager, err := sandbox.NewManager(ctx, sandbox.Config{
+		DataDir:      c.Data,
+		Engine:       engine,
+		Store:        records,
+		Network:      makeNetwork(log),
+		SweepNetwork: gateway.Sweep,
+		Agent:        agent,
+		CABundle:     bundle,
+		Log:          log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return &core{config: c, log: log, store: records, manager: manager, engine: engine}, nil
+}
+
+// openStore opens the records alone, for commands that start no sandbox.
+func openStore(ctx context.Context, c config) (*sqlite.Store, error) {
+	if err := os.MkdirAll(c.Data, 0o711); err != nil {
+		return nil, fmt.Errorf("make data folder: %w", err)
+	}
+	records, err := sqlite.Open(ctx, filepath.Join(c.Data, "tombolo.db"))
+	if err != nil {
+		return nil, fmt.Errorf("open the store of %s: %w", c.Data, err)
+	}
+	return records, nil
+}
+
+// Close ends every sandbox of this process.
+func (c *core) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := c.manager.Close(ctx)
+	c.engine.RemoveScope()
+	return errors.Join(err, c.store.Close())
+}
+
+// makeNetwork gives each sandbox a gateway.
+func makeNetwork(log *slog.Logger) func(context.Context, sandbox.NetworkConfig) (sandbox.Network, error) {
+	return func(ctx context.Context, c sandbox.NetworkConfig) (sandbox.Network, error) {
+		config := gateway.Config{Dir: c.Dir, Log: log, OnDecision: func(e gateway.Event) {
+			if !e.Decision.Allow {
+				what := fmt.Sprintf("%s %s", e.Request.Protocol, e.Request.Destination)
+				if e.Request.Name != "" {
+					what += " (" + e.Request.Name + ")"
+				}
+				c.Refused(what, e.Decision.Reason)
+			}
+		}}
+		if c.DenyInternet {
+			config.Policy = gateway.DenyAll{}
+		}
+		network, err := gateway.New(ctx, config)
+		if err != nil {
+			return nil, err // not the typed nil
+		}
+		return network, nil
+	}
+}
+
+// buildTemplate builds a template from the recipe of that name, telling
+// progress. as is the name the template gets.
+func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bool, progress io.Writer) (store.Template, error) {
+	recipe, err := image.Load(recipeName)
+	if err != nil {
+		return store.Template{}, err
+	}
+	report := image.WriteProgress(progress)
+	began := time.Now()
+	built, err := image.Builder{
+		Dir:      filepath.Join(c.config.Data, "images"),
+		CABundle: c.config.CABundle,
+		Mirror:   c.config.Mirror,
+		Progress: report,
+	}.Build(ctx, recipe)
+	if err != nil {
+		return store.Template{}, err
+	}
+	return c.manager.BuildTemplate(ctx, store.Template{
+		Name:        as,
+		CPUs:        recipe.CPUs,
+		MemoryBytes: int64(recipe.Memory),
+		DiskBytes:   int64(recipe.Disk),
+		Image:       filepath.Base(built.Path),
+		StartCmd:    recipe.Start,
+		ReadyCmd:    recipe.Ready,
+		EnvVars:     recipe.Env,
+		User:        recipe.User,
+		Workdir:     recipe.Workdir,
+		Kernels:     recipe.Kernels,
+		RecipeHash:  built.Hash,
+	}, cold, func(step string) {
+		report(image.Event{Template: as, Elapsed: time.Since(began), Text: step})
+	})
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tombolo-dev/tombolo/internal/api/control"
+)
+
+func newEnv() *cobra.Command {
+	return &cobra.Command{
+		Use:   "env",
+		Short: "Print the variables that point the E2B clients to the server",
+		Long: `Print export lines for a shell:
+
+  eval "$(tombolo env)"`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			_, server, err := dialServer(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			secret, err := os.ReadFile(defaultKeyFile(c.Data))
+			if err != nil {
+				return fmt.Errorf("read the default key: %w", err)
+			}
+			fmt.Printf("export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n",
+				strings.TrimSpace(string(secret)), server.Address, server.Address)
+			return nil
+		},
+	}
+}
+
+// dialServer finds the server on the data folder, and says how to start one.
+func dialServer(ctx context.Context, c config) (*control.Client, control.Server, error) {
+	client, server, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
+		return nil, server, fmt.Errorf("%w; start one with `tombolo serve --data %s`", err, c.Data)
+	}
+	return client, server, err
+}

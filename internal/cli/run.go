@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tombolo-dev/tombolo/internal/api/control"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+func newRun() *cobra.Command {
+	var template, user, cwd string
+	var timeout time.Duration
+	var env map[string]string
+	var offline bool
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARG ...]",
+		Short: "Run one command in a throw-away sandbox",
+		Long: `Run one command in a sandbox of its own, which ends with it. Stdin, stdout and
+stderr are passed through and the exit code is the command's. A server need not
+run: without one the sandbox is started by this process, and a template that is
+missing is built first.
+
+  tombolo run -- python3 -c 'print(42)'
+  tar c . | tombolo run -- sh -c 'tar x && make test'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if timeout <= 0 {
+				return errors.New("--timeout must be greater than zero")
+			}
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			host, err := openHost(cmd.Context(), c, template)
+			if err != nil {
+				return err
+			}
+			err = host.runOnce(cmd.Context(), sandbox.CreateRequest{
+				Template:     template,
+				Timeout:      timeout,
+				EnvVars:      env,
+				DenyInternet: offline,
+			}, execution{user: user, cwd: cwd, argv: argv})
+			return errors.Join(err, host.close())
+		},
+	}
+	cmd.Flags().StringVarP(&template, "template", "t", "base", "template to start from")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Hour, "the sandbox ends after this time")
+	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
+	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the template's)")
+	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the template's)")
+	cmd.Flags().BoolVar(&offline, "offline", false, "no network")
+	return cmd
+}
+
+// host is who makes sandboxes for this command: the server, or this process.
+type host struct {
+	create func(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error)
+	kill   func(ctx context.Context, id string) error
+	dial   func(ctx context.Context, id string, port uint16) (net.Conn, error)
+	gone   func(ctx context.Context, id string) error // why it is not live
+	close  func() error
+}
+
+// openHost takes the server of the data folder when one runs; else it opens the
+// core here and builds the template when it is missing or of another version.
+func openHost(ctx context.Context, c config, template string) (host, error) {
+	client, _, err := control.Dial(ctx, c.Data)
+	if err == nil {
+		return host{
+			create: client.Create,
+			kill:   client.Kill,
+			dial:   client.Dial,
+			gone:   func(ctx context.Context, id string) error { _, err := client.Get(ctx, id); return err },
+			close:  func() error { return nil },
+		}, nil
+	}
+	if !errors.Is(err, control.ErrNoServer) {
+		return host{}, err
+	}
+	core, err := openCore(ctx, c)
+	if err != nil {
+		return host{}, err
+	}
+	if err := core.ensureTemplate(ctx, template); err != nil {
+		return host{}, errors.Join(err, core.Close())
+	}
+	return host{
+		create: core.manager.Create,
+		kill:   func(ctx context.Context, id string) error { return core.manager.Kill(ctx, id, "its command ended") },
+		dial:   core.manager.Dial,
+		gone:   func(_ context.Context, id string) error { _, err := core.manager.Get(id); return err },
+		close:  core.Close,
+	}, nil
+}
+
+// ensureTemplate builds a template that has a recipe and is not there, or was
+// built for another version of this program.
+func (c *core) ensureTemplate(ctx context.Context, name string) error {
+	t, err := c.store.Template(ctx, name)
+	if err == nil && c.manager.Current(t) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "template %s has to be built first, which takes a few minutes\n", name)
+	_, err = c.buildTemplate(ctx, name, name, false, os.Stderr)
+	return err
+}
+
+// runOnce runs one command in a sandbox of its own.
+func (h host) runOnce(ctx context.Context, req sandbox.CreateRequest, e execution) error {
+	info, err := h.create(ctx, req)
+	if err != nil {
+		return err
+	}
+	e.token = info.AccessToken
+	e.dial = func(ctx context.Context, port uint16) (net.Conn, error) { return h.dial(ctx, info.ID, port) }
+	err = e.run(ctx)
+	var code exitCode
+	if err != nil && !errors.As(err, &code) {
+		if ctx.Err() != nil {
+			err = exitCode(130) // interrupted
+		} else if gone := h.gone(ctx, info.ID); gone != nil {
+			return gone
+		}
+	}
+	if killed := h.kill(context.WithoutCancel(ctx), info.ID); killed != nil && !errors.Is(killed, sandbox.ErrNotFound) {
+		return errors.Join(err, killed)
+	}
+	return err
+}

@@ -1,0 +1,269 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tombolo-dev/tombolo/internal/api/control"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+func newSandbox() *cobra.Command {
+	cmd := &cobra.Command{Use: "sandbox", Short: "List, create, use and kill sandboxes of the running server"}
+	cmd.AddCommand(newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxKill())
+	return cmd
+}
+
+func newSandboxList() *cobra.Command {
+	var asJSON, all bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the live sandboxes of all keys",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all {
+				return withStore(func(cmd *cobra.Command, records *sqlite.Store, _ []string) error {
+					return listRecords(cmd.Context(), records, asJSON)
+				})(cmd, args)
+			}
+			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
+				infos, err := client.List(ctx)
+				if err != nil {
+					return err
+				}
+				for i := range infos {
+					infos[i].AccessToken = ""
+				}
+				if asJSON {
+					if infos == nil {
+						infos = []sandbox.Info{}
+					}
+					return printJSON(infos)
+				}
+				var rows [][]string
+				for _, s := range infos {
+					rows = append(rows, []string{s.ID, s.TemplateName, string(s.State), when(s.StartedAt), when(s.EndAt)})
+				}
+				return printTable([]string{"id", "template", "state", "started", "ends"}, rows)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that ended in the last day, and why (needs no server)")
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+// listRecords prints what the store has of sandboxes, living and ended.
+func listRecords(ctx context.Context, records *sqlite.Store, asJSON bool) error {
+	ended, err := records.Sandboxes(ctx, true)
+	if err != nil {
+		return err
+	}
+	live, err := records.Sandboxes(ctx, false)
+	if err != nil {
+		return err
+	}
+	type row struct {
+		ID        string    `json:"id"`
+		Template  string    `json:"template"`
+		State     string    `json:"state"`
+		Reason    string    `json:"reason,omitempty"`
+		StartedAt time.Time `json:"startedAt"`
+		EndedAt   time.Time `json:"endedAt,omitzero"`
+	}
+	list := []row{}
+	for _, s := range append(ended, live...) {
+		list = append(list, row{s.ID, s.TemplateName, s.State, s.Reason, s.StartedAt, s.EndedAt})
+	}
+	if asJSON {
+		return printJSON(list)
+	}
+	var rows [][]string
+	for _, s := range list {
+		rows = append(rows, []string{s.ID, s.Template, s.State, when(s.StartedAt), when(s.EndedAt), s.Reason})
+	}
+	return printTable([]string{"id", "template", "state", "started", "ended", "reason"}, rows)
+}
+
+func newSandboxCreate() *cobra.Command {
+	var asJSON, offline bool
+	var template string
+	var timeout time.Duration
+	var env, metadata map[string]string
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Create a sandbox and print its id",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			key, err := defaultKeyID(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
+				info, err := client.Create(ctx, sandbox.CreateRequest{
+					Template: template, Timeout: timeout, EnvVars: env, Metadata: metadata, DenyInternet: offline, KeyID: key,
+				})
+				if errors.Is(err, sandbox.ErrTemplateNotFound) {
+					return fmt.Errorf("%w; `tombolo template build` makes the default ones", err)
+				}
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					info.AccessToken = ""
+					return printJSON(info)
+				}
+				fmt.Println(info.ID)
+				return nil
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVarP(&template, "template", "t", "base", "template to start from")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the sandbox ends after this time")
+	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
+	cmd.Flags().StringToStringVarP(&metadata, "metadata", "m", nil, "metadata NAME=VALUE; may be repeated")
+	cmd.Flags().BoolVar(&offline, "offline", false, "no network")
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+// defaultKeyID is the id of the key that "tombolo env" gives out, so that what
+// the command line creates is seen by the clients of that key.
+func defaultKeyID(ctx context.Context, c config) (string, error) {
+	records, err := openStore(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	defer records.Close()
+	keys, err := records.Keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, k := range keys {
+		if k.Name == "default" {
+			return k.ID, nil
+		}
+	}
+	return "", nil
+}
+
+func newSandboxExec() *cobra.Command {
+	var user, cwd string
+	cmd := &cobra.Command{
+		Use:   "exec [flags] ID -- COMMAND [ARG ...]",
+		Short: "Run a command in a sandbox; streams and exit code are the command's",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: withServer(func(ctx context.Context, client *control.Client, args []string) error {
+			info, err := client.Get(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return execution{
+				dial:  func(ctx context.Context, port uint16) (net.Conn, error) { return client.Dial(ctx, info.ID, port) },
+				token: info.AccessToken,
+				user:  user,
+				cwd:   cwd,
+				argv:  args[1:],
+			}.run(ctx)
+		}),
+	}
+	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the sandbox's)")
+	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the sandbox's)")
+	return cmd
+}
+
+func newSandboxLogs() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "logs ID",
+		Short: "Print a live sandbox's log: its life, its agent, connections refused",
+		Args:  cobra.ExactArgs(1),
+		RunE: withServer(func(ctx context.Context, client *control.Client, args []string) error {
+			lines, err := client.Logs(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(lines)
+			}
+			for _, line := range lines {
+				fmt.Printf("%s  %-9s  %s\n", line.Time.Format("15:04:05.000"), line.Source, printable(line.Text))
+			}
+			return nil
+		}),
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newSandboxKill() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "kill ID ...",
+		Short: "Kill sandboxes",
+		Args: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return errors.New("name the sandboxes to kill, or use --all")
+			}
+			return nil
+		},
+		RunE: withServer(func(ctx context.Context, client *control.Client, ids []string) error {
+			if all {
+				infos, err := client.List(ctx)
+				if err != nil {
+					return err
+				}
+				for _, info := range infos {
+					ids = append(ids, info.ID)
+				}
+			}
+			var errs []error
+			for _, id := range ids {
+				if err := client.Kill(ctx, id); err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", id, err))
+					continue
+				}
+				fmt.Println(id)
+			}
+			return errors.Join(errs...)
+		}),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "kill every live sandbox")
+	return cmd
+}
+
+// withServer connects a command to the running server.
+func withServer(run func(ctx context.Context, client *control.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := loadConfig(cmd)
+		if err != nil {
+			return err
+		}
+		client, _, err := dialServer(cmd.Context(), c)
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), client, args)
+	}
+}
+
+// printable keeps what a sandbox wrote from steering the terminal.
+func printable(text string) string {
+	clean := []rune(text)
+	for i, r := range clean {
+		if r != '\t' && (r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0)) {
+			clean[i] = '?'
+		}
+	}
+	return string(clean)
+}

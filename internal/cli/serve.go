@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/api/control"
+	"github.com/tombolo-dev/tombolo/internal/api/e2b"
+	"github.com/tombolo-dev/tombolo/internal/edge"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+func newServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Start the server",
+		Long: `Start the server and print one line with its address when it serves. The first
+start makes an API key, kept in keys/default.key of the data folder; "tombolo env"
+prints the variables that point the E2B clients to the server.
+
+The server ends on SIGINT or SIGTERM, and with it every sandbox.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), c)
+		},
+	}
+	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
+	return cmd
+}
+
+func serve(ctx context.Context, c config) (err error) {
+	lock, err := lockServer(c.Data)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	core, err := openCore(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, core.Close()) }()
+	if _, err := defaultKey(ctx, core.store, c.Data); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w (--listen takes another address)", c.Listen, err)
+	}
+	dialect := e2b.New(e2b.Options{Sandboxes: core.manager, Store: core.store, Log: core.log, Version: version()})
+	server := edge.Server(edge.New(edge.Options{Sandboxes: core.manager, Control: dialect, Log: core.log}))
+	address := "http://" + listener.Addr().String()
+	socket, err := control.Listen(c.Data)
+	if err != nil {
+		return err
+	}
+	owner := &http.Server{
+		Handler:           control.New(core.manager, control.Server{Address: address, PID: os.Getpid(), Version: version()}, core.log),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
+	defer owner.Close()
+	go owner.Serve(socket)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	fmt.Printf("tombolo serves on %s\n", address)
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	// Sandboxes end first: that is what ends the streams into them.
+	if err := core.manager.Close(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(shutdown); err != nil {
+		return server.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// lockServer makes sure that one server at a time has the data folder.
+func lockServer(data string) (*os.File, error) {
+	if err := os.MkdirAll(data, 0o711); err != nil {
+		return nil, fmt.Errorf("make data folder: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(data, "server.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("another server has the data folder %s; stop it, or give this one another with --data", data)
+	}
+	return file, nil
+}
+
+func defaultKeyFile(data string) string { return filepath.Join(data, "keys", "default.key") }
+
+// defaultKey returns the secret of the key this machine's own tools use, making
+// the key at the first time and again when it was deleted.
+func defaultKey(ctx context.Context, keys store.Keys, data string) (string, error) {
+	file := defaultKeyFile(data)
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		secret := strings.TrimSpace(string(raw))
+		hash, err := store.HashSecret(secret)
+		if err == nil {
+			_, err = keys.KeyByHash(ctx, hash)
+		}
+		if err == nil {
+			return secret, nil
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return "", fmt.Errorf("key in %s: %w", file, err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	key, secret, err := store.NewKey("default", time.Now())
+	if err != nil {
+		return "", err
+	}
+	if err := keys.DeleteKey(ctx, key.Name); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return "", err
+	}
+	if err := keys.AddKey(ctx, key); err != nil {
+		return "", fmt.Errorf("make the default key: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return "", err
+	}
+	return secret, os.WriteFile(file, []byte(secret+"\n"), 0o600)
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+func newTemplate() *cobra.Command {
+	cmd := &cobra.Command{Use: "template", Short: "List, build and delete templates"}
+	cmd.AddCommand(newTemplateList(), newTemplateBuild(), newTemplateDelete())
+	return cmd
+}
+
+func newTemplateList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List templates",
+		Args:  cobra.NoArgs,
+		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, _ []string) error {
+			templates, err := records.Templates(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if templates == nil {
+					templates = []store.Template{}
+				}
+				return printJSON(templates)
+			}
+			var rows [][]string
+			for _, t := range templates {
+				start := "snapshot"
+				if t.Snapshot == "" {
+					start = "cold"
+				}
+				rows = append(rows, []string{t.Name, t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start, when(t.BuiltAt)})
+			}
+			return printTable([]string{"name", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
+		}),
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func newTemplateBuild() *cobra.Command {
+	var as string
+	var cold bool
+	cmd := &cobra.Command{
+		Use:   "build [RECIPE ...]",
+		Short: "Build templates from the recipes that come with tombolo",
+		Long: fmt.Sprintf(`Build templates: the root image (from Debian packages) and the memory snapshot
+that their sandboxes are restored from. Recipes: %s; all of them when
+none is named. What is there already is kept: a second build takes no time.`, strings.Join(image.Recipes(), ", ")),
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, recipes []string) error {
+			if len(recipes) == 0 {
+				recipes = image.Recipes()
+			}
+			if as != "" && len(recipes) != 1 {
+				return errors.New("--name goes with one recipe")
+			}
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			core, err := openCore(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			for _, recipe := range recipes {
+				name := recipe
+				if as != "" {
+					name = as
+				}
+				t, err := core.buildTemplate(cmd.Context(), recipe, name, cold, os.Stderr)
+				if err != nil {
+					return errors.Join(err, core.Close())
+				}
+				fmt.Printf("%s  %s  %s\n", t.Name, t.ID, mebibytes(t.SizeBytes))
+			}
+			return core.Close()
+		},
+	}
+	cmd.Flags().StringVar(&as, "name", "", "name of the template (default: the recipe's)")
+	cmd.Flags().BoolVar(&cold, "cold", false, "take no snapshot: every sandbox boots from the image")
+	return cmd
+}
+
+func newTemplateDelete() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME|ID",
+		Short: "Delete a template; its running sandboxes go on",
+		Args:  cobra.ExactArgs(1),
+		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
+			t, err := records.DeleteTemplate(cmd.Context(), args[0])
+			if errors.Is(err, store.ErrNotFound) {
+				return fmt.Errorf("no template %q; `tombolo template list` shows what there is", args[0])
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Printf("deleted %s\n", t.Name)
+			return nil
+		}),
+	}
+}

@@ -1,0 +1,462 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/engine"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Network is the gateway of one sandbox.
+type Network interface {
+	NamespacePath() string
+	// DialContext connects to a port inside; errors.Is finds ECONNREFUSED when
+	// nothing listens.
+	DialContext(ctx context.Context, port uint16) (net.Conn, error)
+	Close() error
+}
+
+// NetworkConfig says how the network of one sandbox is made.
+type NetworkConfig struct {
+	Dir          string // the sandbox's folder
+	DenyInternet bool
+	// Refused is told of every connection out that was refused. It must not block.
+	Refused func(what, reason string)
+}
+
+// Config is what a manager works with.
+type Config struct {
+	// DataDir is the data folder, absolute.
+	DataDir string
+	Engine  engine.Engine
+	Store   store.Store
+	// Network makes the network of a sandbox; SweepNetwork removes what a dead
+	// process left of one in a sandbox's folder.
+	Network      func(ctx context.Context, c NetworkConfig) (Network, error)
+	SweepNetwork func(dir string) error
+	// Agent is the program that runs as PID 1 inside.
+	Agent []byte
+	// CABundle is PEM given to every sandbox as its system trust store; empty
+	// leaves the image's.
+	CABundle []byte
+	Log      *slog.Logger
+}
+
+// Manager makes, finds and ends sandboxes. Safe for concurrent use.
+//
+// Lock order: Manager.mu before sandbox.mu; no lock is held over I/O.
+type Manager struct {
+	config   Config
+	agentDir string // holds the agent program, mounted into every sandbox
+	caHash   string
+	starting chan struct{} // limits how many are started at once
+	onEnd    []func(id string)
+
+	ctx    context.Context // ends when the manager closes
+	cancel context.CancelFunc
+	work   sync.WaitGroup // creates under way
+
+	mu    sync.RWMutex
+	live  map[string]*sandbox
+	gone  map[string]string // reasons of sandboxes that ended, the newest goneMost
+	goneQ []string
+}
+
+var _ Sandboxes = (*Manager)(nil)
+
+const (
+	goneMost = 1000
+	// defaultProcesses is how many processes and threads a sandbox may have.
+	defaultProcesses = 1000
+	// startPatience bounds one start, waiting for its turn not included.
+	startPatience = 60 * time.Second
+)
+
+// NewManager takes charge of the sandboxes folder of a data folder: it removes
+// what processes that died have left there.
+func NewManager(ctx context.Context, config Config) (*Manager, error) {
+	m := &Manager{
+		config:   config,
+		starting: make(chan struct{}, max(2, runtime.NumCPU())),
+		live:     map[string]*sandbox{},
+		gone:     map[string]string{},
+	}
+	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if len(config.CABundle) > 0 {
+		m.caHash = hashOf(config.CABundle)
+	}
+	if err := os.MkdirAll(m.sandboxesDir(), 0o711); err != nil {
+		return nil, fmt.Errorf("make sandboxes folder: %w", err)
+	}
+	var err error
+	if m.agentDir, err = m.installAgent(); err != nil {
+		return nil, fmt.Errorf("install agent: %w", err)
+	}
+	if err := m.sweep(ctx); err != nil {
+		return nil, err
+	}
+	ended, err := config.Store.Sandboxes(ctx, true)
+	if err != nil {
+		return nil, fmt.Errorf("read ended sandboxes: %w", err)
+	}
+	for _, record := range ended {
+		m.rememberGone(record.ID, record.Reason)
+	}
+	return m, nil
+}
+
+// Close ends every sandbox and returns when nothing is left of them.
+func (m *Manager) Close(ctx context.Context) error {
+	m.cancel() // creates under way undo themselves
+	m.work.Wait()
+	m.mu.RLock()
+	all := slices.Collect(maps.Values(m.live))
+	m.mu.RUnlock()
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, s := range all {
+		wait.Go(func() { errs[i] = m.end(ctx, s, "the server was stopped") })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// OnEnd implements Sandboxes.
+func (m *Manager) OnEnd(fn func(id string)) { m.onEnd = append(m.onEnd, fn) }
+
+// Get implements Sandboxes.
+func (m *Manager) Get(id string) (Info, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return Info{}, err
+	}
+	return s.snapshotInfo(), nil
+}
+
+// find returns a sandbox that runs.
+func (m *Manager) find(id string) (*sandbox, error) {
+	m.mu.RLock()
+	s, ok := m.live[id]
+	reason, wasThere := m.gone[id]
+	m.mu.RUnlock()
+	if ok && s.state() == Running {
+		return s, nil
+	}
+	if wasThere {
+		return nil, &GoneError{ID: id, Reason: reason}
+	}
+	return nil, ErrNotFound
+}
+
+// List implements Sandboxes.
+func (m *Manager) List(f Filter) []Info {
+	m.mu.RLock()
+	all := slices.Collect(maps.Values(m.live))
+	m.mu.RUnlock()
+	var found []Info
+	for _, s := range all {
+		if info := s.snapshotInfo(); f.matches(info) {
+			found = append(found, info)
+		}
+	}
+	slices.SortFunc(found, func(a, b Info) int {
+		if c := a.StartedAt.Compare(b.StartedAt); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return found
+}
+
+func (f Filter) matches(info Info) bool {
+	if f.KeyID != "" && info.KeyID != f.KeyID {
+		return false
+	}
+	if f.Template != "" && info.TemplateID != f.Template && info.TemplateName != f.Template {
+		return false
+	}
+	if len(f.States) > 0 && !slices.Contains(f.States, info.State) {
+		return false
+	}
+	for k, v := range f.Metadata {
+		if have, ok := info.Metadata[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Kill implements Sandboxes.
+func (m *Manager) Kill(ctx context.Context, id, reason string) error {
+	s, err := m.find(id)
+	if err != nil {
+		return err
+	}
+	return m.end(ctx, s, reason)
+}
+
+// SetTimeout implements Sandboxes.
+func (m *Manager) SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return Info{}, err
+	}
+	info := s.setTimeout(d, extendOnly)
+	return info, m.record(m.ctx, s)
+}
+
+// Logs implements Sandboxes.
+func (m *Manager) Logs(id string) ([]LogLine, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return s.log.all(), nil
+}
+
+// Dial implements Sandboxes. A port that refuses on the sandbox's address may
+// still listen on its loopback; the agent reaches that one.
+func (m *Manager) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if port == 0 || port == hostapi.HostPort {
+		return nil, ErrPortClosed
+	}
+	conn, err := s.network.DialContext(ctx, port)
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return conn, err
+	}
+	if port == hostapi.AgentPort || port == hostapi.CodePort {
+		return nil, ErrPortClosed
+	}
+	return s.agent.tunnel(ctx, port)
+}
+
+// Create implements Sandboxes.
+func (m *Manager) Create(ctx context.Context, req CreateRequest) (Info, error) {
+	if req.Timeout <= 0 {
+		return Info{}, &InvalidError{"the timeout must be greater than zero"}
+	}
+	template, err := m.config.Store.Template(ctx, req.Template)
+	if errors.Is(err, store.ErrNotFound) || (err == nil && template.KeyID != "" && template.KeyID != req.KeyID) {
+		return Info{}, fmt.Errorf("%w: %q", ErrTemplateNotFound, req.Template)
+	}
+	if err != nil {
+		return Info{}, err
+	}
+	s, err := m.admit(req, template)
+	if err != nil {
+		return Info{}, err
+	}
+	// The work outlives a caller that hangs up only to be undone.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.ctx, cancel)()
+	defer m.work.Done()
+
+	if err := m.start(ctx, s, template); err != nil {
+		m.fail(ctx, s, err)
+		return Info{}, fmt.Errorf("create sandbox from template %s: %w", template.Name, err)
+	}
+	if err := m.record(ctx, s); err != nil {
+		m.end(context.WithoutCancel(ctx), s, "its record could not be written")
+		return Info{}, err
+	}
+	return s.snapshotInfo(), nil
+}
+
+// admit checks the key's limit and enters the new sandbox as starting, in one
+// step, so that no two creates share the last place. On success the caller owes
+// m.work a Done.
+func (m *Manager) admit(req CreateRequest, template store.Template) (*sandbox, error) {
+	s := newSandbox(req, template)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx.Err() != nil {
+		return nil, errors.New("the server is stopping")
+	}
+	if req.MaxSandboxes > 0 {
+		count := 0
+		for _, other := range m.live {
+			if other.keyID == req.KeyID && other.state() != Ending {
+				count++
+			}
+		}
+		if count >= req.MaxSandboxes {
+			return nil, &LimitError{What: "sandboxes at once", Limit: req.MaxSandboxes}
+		}
+	}
+	m.live[s.id] = s
+	m.work.Add(1)
+	return s, nil
+}
+
+// start takes a sandbox from its record to running.
+func (m *Manager) start(ctx context.Context, s *sandbox, template store.Template) error {
+	if err := m.record(ctx, s); err != nil {
+		return err
+	}
+	select {
+	case m.starting <- struct{}{}:
+		defer func() { <-m.starting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	snapshot := ""
+	init := s.init(template)
+	if template.Snapshot != "" {
+		snapshot = filepath.Join(m.snapshotDir(template.Snapshot), "memory")
+	}
+	if m.snapshotCA(template.Snapshot) != m.caHash {
+		init.CABundle = m.config.CABundle
+	}
+	if err := m.boot(ctx, s, m.imagePath(template.Image), snapshot, init); err != nil {
+		return err
+	}
+	s.expire = func() {
+		m.end(context.Background(), s, "its timeout passed at "+s.snapshotInfo().EndAt.Format(time.RFC3339))
+	}
+	if err := s.setState(Running); err != nil {
+		return err
+	}
+	s.log.add("lifecycle", "running")
+	go func() {
+		select {
+		case <-s.instance.Done():
+			m.end(context.Background(), s, s.instance.Exit().Reason)
+		case <-s.ended:
+		}
+	}()
+	return nil
+}
+
+// fail undoes a start that did not succeed.
+func (m *Manager) fail(ctx context.Context, s *sandbox, cause error) {
+	ctx = context.WithoutCancel(ctx)
+	s.setReason(cause.Error())
+	s.setState(Failed)
+	m.config.Log.Error("create failed", "sandbox", s.id, "error", cause, "agent", s.log.tail(20))
+	m.finish(ctx, s)
+}
+
+// end takes a running sandbox down and returns when nothing is left of it,
+// whoever began it.
+func (m *Manager) end(ctx context.Context, s *sandbox, reason string) error {
+	if s.setState(Ending) != nil {
+		select {
+		case <-s.ended:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.setReason(reason)
+	m.config.Log.Info("sandbox ends", "sandbox", s.id, "reason", reason)
+	err := m.finish(context.WithoutCancel(ctx), s)
+	return err
+}
+
+// finish removes what a sandbox has, forgets it and writes its last record.
+func (m *Manager) finish(ctx context.Context, s *sandbox) error {
+	defer close(s.ended)
+	err := m.teardown(ctx, s)
+	if s.state() == Ending {
+		s.setState(Ended)
+	}
+	info := s.snapshotInfo()
+	m.mu.Lock()
+	delete(m.live, s.id)
+	m.rememberGoneLocked(s.id, info.Reason)
+	m.mu.Unlock()
+	for _, fn := range m.onEnd {
+		fn(s.id)
+	}
+	if err != nil {
+		m.config.Log.Error("sandbox left something behind; the next start of the server removes it", "sandbox", s.id, "error", err)
+	}
+	return errors.Join(err, m.record(ctx, s))
+}
+
+func (m *Manager) rememberGone(id, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rememberGoneLocked(id, reason)
+}
+
+func (m *Manager) rememberGoneLocked(id, reason string) {
+	if len(m.goneQ) >= goneMost {
+		delete(m.gone, m.goneQ[0])
+		m.goneQ = m.goneQ[1:]
+	}
+	m.gone[id] = reason
+	m.goneQ = append(m.goneQ, id)
+}
+
+// record writes the sandbox's durable record.
+func (m *Manager) record(ctx context.Context, s *sandbox) error {
+	if err := m.config.Store.PutSandbox(context.WithoutCancel(ctx), s.record()); err != nil {
+		return fmt.Errorf("write record of %s: %w", s.id, err)
+	}
+	return nil
+}
+
+func (m *Manager) sandboxesDir() string { return filepath.Join(m.config.DataDir, "sandboxes") }
+func (m *Manager) sandboxDir(id string) string {
+	return filepath.Join(m.sandboxesDir(), id)
+}
+func (m *Manager) imagePath(name string) string {
+	return filepath.Join(m.config.DataDir, "images", name)
+}
+func (m *Manager) snapshotDir(name string) string {
+	return filepath.Join(m.config.DataDir, "snapshots", name)
+}
+
+// idAlphabet and idLength make an id a DNS label that no other id is a prefix of
+// (runsc takes prefixes for ids).
+const (
+	idAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+	idLength   = 20
+)
+
+// newID returns a fresh id of 103 random bits after its first letter.
+func newID() string {
+	id := make([]byte, 0, idLength+1)
+	id = append(id, 'i')
+	for len(id) <= idLength {
+		var b [32]byte
+		rand.Read(b[:])
+		for _, v := range b {
+			// 252 is the largest multiple of 36 in a byte: no letter is favoured.
+			if v < 252 && len(id) <= idLength {
+				id = append(id, idAlphabet[v%36])
+			}
+		}
+	}
+	return string(id)
+}
+
+func newToken() string {
+	var b [32]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,308 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	processrpc "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
+	"github.com/tombolo-dev/tombolo/internal/agent/rpc/process/processconnect"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Time limits of a build, as E2B's: a start command without a ready command gets
+// a fixed wait; a ready command is tried until it succeeds.
+const (
+	startWait     = 20 * time.Second
+	readyPatience = 10 * time.Minute
+	readyEvery    = 2 * time.Second
+	// pruneAfter is how long a snapshot nobody refers to stays, so that a create
+	// that is just reading it can finish.
+	pruneAfter = 10 * time.Minute
+)
+
+// snapshotMeta is written beside a snapshot's memory.
+type snapshotMeta struct {
+	CAHash string `json:"caHash"` // of the trust store in it
+	Engine string `json:"engine"` // Engine.Version that wrote it
+}
+
+// BuildTemplate makes t what its name means: it boots a sandbox from t.Image,
+// starts what t says, takes the snapshot and writes the record. The fields of t
+// that describe the build (ids, times, snapshot, hashes, size) are filled in
+// here. With cold there is no snapshot and every sandbox boots from the image.
+//
+// Snapshots are named by what they hold: one that is there already is taken. One
+// build of a snapshot runs at a time; a build that ends half-way leaves the
+// template as it was. progress is told each step.
+func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool, progress func(string)) (store.Template, error) {
+	t.ID, t.CreatedAt = newID()[1:], time.Now().UTC()
+	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
+	t.AgentHash = filepath.Base(m.agentDir)
+	t.EngineHash = m.config.Engine.Version()
+	if !cold {
+		t.Snapshot = m.snapshotName(t)
+		if err := m.ensureSnapshot(ctx, t, progress); err != nil {
+			return store.Template{}, fmt.Errorf("build template %s: %w", t.Name, err)
+		}
+	}
+	t.SizeBytes = diskBlocks(m.imagePath(t.Image))
+	if t.Snapshot != "" {
+		t.SizeBytes += diskBlocks(m.snapshotDir(t.Snapshot))
+	}
+	stored, _, err := m.config.Store.PutTemplate(ctx, t)
+	if err != nil {
+		return store.Template{}, fmt.Errorf("write template %s: %w", t.Name, err)
+	}
+	return stored, m.pruneSnapshots(ctx)
+}
+
+// Current tells whether a template's build fits this program: its snapshot is
+// there, and agent and engine are those it was built with.
+func (m *Manager) Current(t store.Template) bool {
+	if t.AgentHash != filepath.Base(m.agentDir) || t.EngineHash != m.config.Engine.Version() {
+		return false
+	}
+	if _, err := os.Stat(m.imagePath(t.Image)); err != nil {
+		return false
+	}
+	if t.Snapshot == "" {
+		return true
+	}
+	_, err := os.Stat(m.metaFile(t.Snapshot))
+	return err == nil
+}
+
+// snapshotName hashes everything that shapes a snapshot.
+func (m *Manager) snapshotName(t store.Template) string {
+	shape, err := json.Marshal(struct {
+		Image, Agent, Engine, CA, Start, Ready, User, Workdir string
+		CPUs                                                  int
+		Memory, Disk, Processes                               int64
+		Env                                                   map[string]string
+		Kernels                                               []string
+	}{
+		t.Image, t.AgentHash, t.EngineHash, m.caHash, t.StartCmd, t.ReadyCmd, t.User, t.Workdir,
+		t.CPUs, t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels,
+	})
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return hashOf(shape)
+}
+
+// ensureSnapshot makes the snapshot unless it is there.
+func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress func(string)) error {
+	if err := os.MkdirAll(m.snapshotDir(""), 0o711); err != nil {
+		return err
+	}
+	lock, err := lockFile(m.snapshotDir(t.Snapshot+".lock"), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if _, err := os.Stat(m.metaFile(t.Snapshot)); err == nil {
+		progress("snapshot is there already")
+		return nil
+	}
+	partial := m.snapshotDir(t.Snapshot + ".partial")
+	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
+		return err
+	}
+	if err := os.Mkdir(partial, 0o711); err != nil {
+		return err
+	}
+	defer os.RemoveAll(partial)
+	if err := m.takeSnapshot(ctx, t, filepath.Join(partial, "memory"), progress); err != nil {
+		return err
+	}
+	meta, err := json.Marshal(snapshotMeta{CAHash: m.caHash, Engine: t.EngineHash})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(partial, "snapshot.json"), meta, 0o600); err != nil {
+		return err
+	}
+	unix.Sync() // the name below must not outlive what it names
+	if err := os.RemoveAll(m.snapshotDir(t.Snapshot)); err != nil {
+		return err
+	}
+	return os.Rename(partial, m.snapshotDir(t.Snapshot))
+}
+
+// takeSnapshot boots the template once and checkpoints it into the folder to.
+func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string, progress func(string)) (err error) {
+	s := newSandbox(CreateRequest{}, t)
+	defer func() {
+		if err != nil {
+			if tail := s.log.tail(20); tail != "" {
+				err = fmt.Errorf("%w\nlast lines of the agent:\n%s", err, tail)
+			}
+		}
+		err = errors.Join(err, m.teardown(context.WithoutCancel(ctx), s))
+	}()
+	progress("booting")
+	init := s.init(t)
+	init.AccessToken, init.CABundle = "", m.config.CABundle
+	if err := m.boot(ctx, s, m.imagePath(t.Image), "", init); err != nil {
+		return err
+	}
+	if len(t.Kernels) > 0 {
+		progress(fmt.Sprintf("warming kernels %v", t.Kernels))
+		if err := s.agent.warm(ctx, t.Kernels); err != nil {
+			return err
+		}
+	}
+	if t.StartCmd != "" {
+		progress("running the start command")
+		if err := s.runStart(ctx, t); err != nil {
+			return err
+		}
+	}
+	s.agent.close()
+	progress("taking the snapshot")
+	return s.instance.Checkpoint(ctx, to)
+}
+
+// runStart runs the template's start command and waits until it is ready.
+func (s *sandbox) runStart(ctx context.Context, t store.Template) error {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return s.network.DialContext(ctx, hostapi.AgentPort)
+	}}
+	defer transport.CloseIdleConnections()
+	client := processconnect.NewProcessClient(&http.Client{Transport: transport}, "http://agent")
+	start, err := client.Start(ctx, s.shell(t, t.StartCmd))
+	if err != nil {
+		return fmt.Errorf("start command %q: %w", t.StartCmd, err)
+	}
+	defer start.Close() // the process goes on
+	if !start.Receive() {
+		return fmt.Errorf("start command %q: %w", t.StartCmd, start.Err())
+	}
+	if t.ReadyCmd == "" {
+		select {
+		case <-time.After(startWait):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyPatience)
+	defer cancel()
+	for {
+		ready, err := s.succeeds(ctx, client, t)
+		if ready || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(readyEvery):
+		case <-ctx.Done():
+			return fmt.Errorf("ready command %q did not succeed: %w", t.ReadyCmd, ctx.Err())
+		}
+	}
+}
+
+// succeeds runs the ready command once.
+func (s *sandbox) succeeds(ctx context.Context, client processconnect.ProcessClient, t store.Template) (bool, error) {
+	stream, err := client.Start(ctx, s.shell(t, t.ReadyCmd))
+	if err != nil {
+		return false, fmt.Errorf("ready command %q: %w", t.ReadyCmd, err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		if end := stream.Msg().GetEvent().GetEnd(); end != nil {
+			return end.GetExited() && end.GetExitCode() == 0, nil
+		}
+	}
+	return false, fmt.Errorf("ready command %q: %w", t.ReadyCmd, stream.Err())
+}
+
+func (s *sandbox) shell(t store.Template, command string) *connect.Request[processrpc.StartRequest] {
+	request := connect.NewRequest(&processrpc.StartRequest{Process: &processrpc.ProcessConfig{
+		Cmd:  "/bin/bash",
+		Args: []string{"-l", "-c", command},
+	}})
+	if t.User != "" {
+		request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(t.User+":")))
+	}
+	return request
+}
+
+// pruneSnapshots removes the snapshots no template refers to.
+func (m *Manager) pruneSnapshots(ctx context.Context) error {
+	templates, err := m.config.Store.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, t := range templates {
+		wanted[t.Snapshot] = true
+	}
+	entries, err := os.ReadDir(m.snapshotDir(""))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil || !entry.IsDir() || wanted[entry.Name()] || filepath.Ext(entry.Name()) != "" {
+			continue
+		}
+		if time.Since(info.ModTime()) > pruneAfter {
+			if err := os.RemoveAll(m.snapshotDir(entry.Name())); err != nil {
+				return fmt.Errorf("remove superseded snapshot: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// snapshotCA is the hash of the trust store a snapshot was taken with.
+func (m *Manager) snapshotCA(name string) string {
+	if name == "" {
+		return ""
+	}
+	raw, err := os.ReadFile(m.metaFile(name))
+	if err != nil {
+		return ""
+	}
+	var meta snapshotMeta
+	if json.Unmarshal(raw, &meta) != nil {
+		return ""
+	}
+	return meta.CAHash
+}
+
+func (m *Manager) metaFile(snapshot string) string {
+	return filepath.Join(m.snapshotDir(snapshot), "snapshot.json")
+}
+
+// diskBlocks is what a file or folder takes on disk, bytes.
+func diskBlocks(path string) int64 {
+	var total int64
+	filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += stat.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total
+}
