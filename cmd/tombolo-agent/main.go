@@ -68,7 +68,19 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := untilSignal(pid1)
 	defer stop()
 	return a.Serve(ctx)
+}
+
+// untilSignal ends the context when the agent is asked to end. As PID 1 it
+// declines: a program inside must not end the sandbox that way, and the engine
+// ends it with SIGKILL. Signals are taken rather than ignored, because children
+// inherit ignoring.
+func untilSignal(pid1 bool) (context.Context, context.CancelFunc) {
+	if !pid1 {
+		return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	return context.WithCancel(context.Background())
 }

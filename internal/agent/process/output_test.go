@@ -11,7 +11,7 @@ import (
 )
 
 func TestSlowSubscriberIsDroppedAndOthersGoOn(t *testing.T) {
-	p := newProcess(&spawn.Process{PID: 1}, &pb.StartRequest{}, &files{}, 20*time.Millisecond)
+	p := newProcess(nil, &spawn.Process{PID: 1}, &pb.StartRequest{}, &files{}, 20*time.Millisecond)
 	cut := make(chan struct{})
 	slow, err := p.subscribe(func() { close(cut) })
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestSlowSubscriberIsDroppedAndOthersGoOn(t *testing.T) {
 }
 
 func TestSubscribersAreLimited(t *testing.T) {
-	p := newProcess(&spawn.Process{PID: 1}, &pb.StartRequest{}, &files{}, time.Second)
+	p := newProcess(nil, &spawn.Process{PID: 1}, &pb.StartRequest{}, &files{}, time.Second)
 	var last *subscriber
 	for range subscriberLimit {
 		sub, err := p.subscribe(func() {})

@@ -30,6 +30,7 @@ type process struct {
 	config  *pb.ProcessConfig
 	tag     *string
 	child   *spawn.Process
+	spawner *spawn.Spawner
 	started time.Time
 	stall   time.Duration
 	timeout *time.Timer // nil without; set before run
@@ -46,8 +47,9 @@ type process struct {
 	ended       chan struct{}
 }
 
-func newProcess(child *spawn.Process, req *pb.StartRequest, files *files, stall time.Duration) *process {
+func newProcess(spawner *spawn.Spawner, child *spawn.Process, req *pb.StartRequest, files *files, stall time.Duration) *process {
 	p := &process{
+		spawner:     spawner,
 		config:      req.GetProcess(),
 		tag:         req.Tag,
 		child:       child,
@@ -152,16 +154,19 @@ func (p *process) terminate() {
 	p.stopWaiting()
 }
 
-// kill ends the process and its group. The group may outlive its leader; as
-// long as it has a member its number is not given to another.
+// kill ends the process and its group. The group may outlive its leader, but an
+// empty one gives its number back, and then another process may have it.
 func (p *process) kill() {
+	defer p.stopWaiting()
 	select {
 	case <-p.ended:
 		return
 	default:
 	}
+	if now, ok := p.spawner.Find(p.child.PID); ok && now != p.child {
+		return
+	}
 	_ = syscall.Kill(-p.child.PID, syscall.SIGKILL)
-	p.stopWaiting()
 }
 
 func (p *process) resize(size *pb.PTY_Size) error {

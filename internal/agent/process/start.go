@@ -73,7 +73,7 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 		return nil, nil, forkError(config.GetCmd(), err)
 	}
 
-	p := newProcess(child, req.Msg, files, s.opts.Stall)
+	p := newProcess(s.opts.Spawner, child, req.Msg, files, s.opts.Stall)
 	s.table.add(p)
 	output, err := p.subscribe(cutter(ctx))
 	if err != nil {
