@@ -254,6 +254,22 @@ func TestKillDoesNotWaitForThoseWhoHoldTheOutput(t *testing.T) {
 	require.Equal(t, connect.CodeNotFound, connect.CodeOf(s.signal(st.pid, pb.Signal_SIGNAL_SIGKILL)))
 }
 
+func TestKilledProcessIsGoneAtOnce(t *testing.T) {
+	s := start(t)
+	st := s.begin(context.Background(), shell("sleep 100"))
+	require.NoError(t, s.signal(st.pid, pb.Signal_SIGNAL_SIGKILL))
+	require.Equal(t, connect.CodeNotFound, connect.CodeOf(s.signal(st.pid, pb.Signal_SIGNAL_SIGKILL)))
+	require.NoError(t, st.finish())
+}
+
+func TestKillEndsTheChildrenOfAnEndedShell(t *testing.T) {
+	s := start(t)
+	st := s.begin(context.Background(), shell("sleep 100 & echo ready"))
+	require.NoError(t, st.until(func() bool { return st.stdout.Len() > 0 }))
+	require.NoError(t, s.signal(st.pid, pb.Signal_SIGNAL_SIGKILL))
+	require.NoError(t, st.finish())
+}
+
 func TestTerminateMayBeHandled(t *testing.T) {
 	s := start(t)
 	st := s.begin(context.Background(), shell("trap 'echo bye; exit 6' TERM; echo ready; while :; do sleep 0.01; done"))

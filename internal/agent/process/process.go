@@ -169,6 +169,21 @@ func (p *process) kill() {
 	_ = syscall.Kill(-p.child.PID, syscall.SIGKILL)
 }
 
+// over tells that the process has ended and nobody waits for its children.
+func (p *process) over() bool {
+	select {
+	case <-p.child.Done():
+	default:
+		return false
+	}
+	select {
+	case <-p.abandon:
+		return true
+	default:
+		return false
+	}
+}
+
 func (p *process) resize(size *pb.PTY_Size) error {
 	if p.files.tty == nil {
 		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("process %d has no terminal to resize; start it with a pty", p.child.PID))

@@ -14,6 +14,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -161,17 +162,30 @@ func (s *Service) StreamInput(ctx context.Context, stream *connect.ClientStream[
 	return connect.NewResponse(&pb.StreamInputResponse{}), nil
 }
 
+// killWait is how long SendSignal waits for the effect of a SIGKILL, so that a
+// caller who looks afterwards finds the process gone.
+const killWait = time.Second
+
 // SendSignal sends SIGTERM to the process or SIGKILL to its group.
-func (s *Service) SendSignal(_ context.Context, req *connect.Request[pb.SendSignalRequest]) (*connect.Response[pb.SendSignalResponse], error) {
+func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSignalRequest]) (*connect.Response[pb.SendSignalResponse], error) {
 	p, err := s.table.find(req.Msg.GetProcess(), false)
 	if err != nil {
 		return nil, err
+	}
+	if p.over() {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process %d has ended", p.child.PID))
 	}
 	switch req.Msg.GetSignal() {
 	case pb.Signal_SIGNAL_SIGTERM:
 		p.terminate()
 	case pb.Signal_SIGNAL_SIGKILL:
 		p.kill()
+		ctx, cancel := context.WithTimeout(ctx, killWait)
+		defer cancel()
+		select {
+		case <-p.child.Done():
+		case <-ctx.Done():
+		}
 	default:
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the signal must be SIGNAL_SIGTERM or SIGNAL_SIGKILL"))
 	}
