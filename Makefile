@@ -24,7 +24,7 @@ packages: .tombolo/packages
 build: $(BIN)
 
 $(AGENT): $(GO_FILES) go.mod go.sum
-	go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/tombolo-agent
+	go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/tombolo-agent
 
 $(BIN): $(AGENT) $(GO_FILES) go.mod go.sum
 	go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/tombolo

@@ -222,12 +222,13 @@ func TestRecursiveWatchMissesNothingInNewDirectories(t *testing.T) {
 	p := s.poll(true)
 	const dirs = 50
 	for i := range dirs {
-		s.put("d"+strconv.Itoa(i)+"/in/f", "")
+		s.put("d"+strconv.Itoa(i)+"/in/f", "content")
 	}
 	got := seen{}
 	p.until(got, func() bool {
 		for i := range dirs {
-			if got.count("d"+strconv.Itoa(i)+"/in/f", pb.EventType_EVENT_TYPE_CREATE) == 0 {
+			name := "d" + strconv.Itoa(i) + "/in/f"
+			if got.count(name, pb.EventType_EVENT_TYPE_CREATE) == 0 || got.count(name, pb.EventType_EVENT_TYPE_WRITE) == 0 {
 				return false
 			}
 		}

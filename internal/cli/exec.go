@@ -156,7 +156,7 @@ func authorize[T any](e execution, request *connect.Request[T]) *connect.Request
 // exitOf maps the end of a process to an exit code as a shell does: 128 and the
 // signal's number when a signal ended it.
 func exitOf(end *processrpc.ProcessEvent_EndEvent) error {
-	if text := end.GetError(); text != "" && end.GetExitCode() != 0 {
+	if text := end.GetError(); text != "" && text != end.GetStatus() {
 		fmt.Fprintln(os.Stderr, "tombolo:", text)
 	}
 	code := int(end.GetExitCode())

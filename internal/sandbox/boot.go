@@ -15,16 +15,33 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/engine"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // agentMount is where the agent program is seen inside. It is mounted, not part
 // of the image, so that a new agent needs no new images, only new snapshots.
 const agentMount = "/.tombolo"
 
+// bootFiles are what a sandbox is made from, host paths.
+type bootFiles struct {
+	image    string
+	agent    string // folder; that of the snapshot's build, whose program is in its memory
+	snapshot string // folder to restore from; empty boots from the image alone
+}
+
+func (m *Manager) bootFiles(t store.Template) bootFiles {
+	files := bootFiles{image: m.imagePath(t.Image), agent: m.agentPath(t.AgentHash)}
+	if t.Snapshot != "" {
+		files.snapshot = filepath.Join(m.snapshotDir(t.Snapshot), "memory")
+	} else {
+		files.agent = m.agentDir
+	}
+	return files
+}
+
 // boot makes everything a sandbox consists of and returns when its agent has
-// been told who it is. snapshot is the folder to restore from, empty to boot from
-// the image alone. On error what was made is left to teardown.
-func (m *Manager) boot(ctx context.Context, s *sandbox, image, snapshot string, init hostapi.Init) error {
+// been told who it is. On error what was made is left to teardown.
+func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init hostapi.Init) error {
 	dir, err := m.claimDir(s)
 	if err != nil {
 		return err
@@ -41,8 +58,8 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, image, snapshot string, 
 	spec := engine.Spec{
 		ID:               s.id,
 		Dir:              filepath.Join(dir, "engine"),
-		Image:            image,
-		Mounts:           []engine.Mount{{Source: m.agentDir, Target: agentMount, ReadOnly: true}},
+		Image:            files.image,
+		Mounts:           []engine.Mount{{Source: files.agent, Target: agentMount, ReadOnly: true}},
 		NetworkNamespace: s.network.NamespacePath(),
 		Args:             []string{agentMount + "/agent"},
 		Env:              []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
@@ -59,10 +76,10 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, image, snapshot string, 
 	if err := os.Mkdir(spec.Dir, 0o700); err != nil {
 		return err
 	}
-	if snapshot == "" {
+	if files.snapshot == "" {
 		s.instance, err = m.config.Engine.Start(ctx, spec)
 	} else {
-		s.instance, err = m.config.Engine.Restore(ctx, spec, snapshot)
+		s.instance, err = m.config.Engine.Restore(ctx, spec, files.snapshot)
 	}
 	if err != nil {
 		return err
@@ -229,7 +246,7 @@ func lockFile(path string, how int) (*os.File, error) {
 // installAgent writes the agent program into the data folder, once for each
 // version of it.
 func (m *Manager) installAgent() (string, error) {
-	dir := filepath.Join(m.config.DataDir, "agents", hashOf(m.config.Agent))
+	dir := m.agentPath(hashOf(m.config.Agent))
 	if _, err := os.Stat(filepath.Join(dir, "agent")); err == nil {
 		return dir, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {

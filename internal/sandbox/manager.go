@@ -322,15 +322,11 @@ func (m *Manager) start(ctx context.Context, s *sandbox, template store.Template
 	}
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	snapshot := ""
 	init := s.init(template)
-	if template.Snapshot != "" {
-		snapshot = filepath.Join(m.snapshotDir(template.Snapshot), "memory")
-	}
 	if m.snapshotCA(template.Snapshot) != m.caHash {
 		init.CABundle = m.config.CABundle
 	}
-	if err := m.boot(ctx, s, m.imagePath(template.Image), snapshot, init); err != nil {
+	if err := m.boot(ctx, s, m.bootFiles(template), init); err != nil {
 		return err
 	}
 	s.expire = func() {
@@ -426,6 +422,9 @@ func (m *Manager) sandboxDir(id string) string {
 }
 func (m *Manager) imagePath(name string) string {
 	return filepath.Join(m.config.DataDir, "images", name)
+}
+func (m *Manager) agentPath(hash string) string {
+	return filepath.Join(m.config.DataDir, "agents", hash)
 }
 func (m *Manager) snapshotDir(name string) string {
 	return filepath.Join(m.config.DataDir, "snapshots", name)

@@ -158,7 +158,9 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 	progress("booting")
 	init := s.init(t)
 	init.AccessToken, init.CABundle = "", m.config.CABundle
-	if err := m.boot(ctx, s, m.imagePath(t.Image), "", init); err != nil {
+	files := m.bootFiles(t)
+	files.snapshot = ""
+	if err := m.boot(ctx, s, files, init); err != nil {
 		return err
 	}
 	if len(t.Kernels) > 0 {

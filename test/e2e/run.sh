@@ -48,7 +48,7 @@ stop_server() { # fails unless the server ends by itself with status 0 and leave
     return 1
   fi
   local left
-  left=$(ls -A "$TOMBOLO_DATA/sandboxes" 2>/dev/null)
+  left=$(ls "$TOMBOLO_DATA/sandboxes" 2>/dev/null)
   [ -z "$left" ] || { echo "left in $TOMBOLO_DATA/sandboxes: $left" >&2; return 1; }
 }
 

@@ -205,6 +205,10 @@ func (w *watch) tell(path string) {
 		w.scanned[path] = struct{}{}
 	}
 	w.emit(path, pb.EventType_EVENT_TYPE_CREATE)
+	// What it holds was written before anybody looked.
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		w.emit(path, pb.EventType_EVENT_TYPE_WRITE)
+	}
 }
 
 // uncover forgets a directory that is gone or has another name now, and those

@@ -18,7 +18,7 @@ from server import BINARY, Server, private_data_folder, traces
 from wait import eventually
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data():
     with private_data_folder(os.environ["TOMBOLO_DATA"]) as folder:
         yield folder
