@@ -29,9 +29,7 @@ type System struct {
 // Bundle is the path of the trust store.
 func (s System) Bundle() string { return filepath.Join(s.Root, BundlePath) }
 
-// Apply makes the system agree with init. Doing it again changes nothing. A
-// system that lacks something (a read-only /etc, no cgroup) is told of in the
-// error only where going on would not be safe: for the process limit.
+// Apply makes the system agree with init. Doing it again changes nothing.
 func (s System) Apply(init hostapi.Init, pidsMax string) error {
 	if pidsMax != "" && init.ProcessLimit > 0 {
 		if err := os.WriteFile(pidsMax, []byte(strconv.FormatInt(init.ProcessLimit, 10)), 0); err != nil {
@@ -42,12 +40,12 @@ func (s System) Apply(init hostapi.Init, pidsMax string) error {
 	for name, value := range map[string]string{
 		".E2B_SANDBOX": "true", ".E2B_SANDBOX_ID": init.SandboxID, ".E2B_TEMPLATE_ID": init.TemplateID,
 	} {
-		if err := s.write(filepath.Join(run, name), []byte(value), 0o644); err != nil {
+		if err := s.write(filepath.Join(run, name), value); err != nil {
 			return err
 		}
 	}
 	if len(init.CABundle) > 0 {
-		if err := s.write(s.Bundle(), init.CABundle, 0o644); err != nil {
+		if err := s.replace(s.Bundle(), init.CABundle); err != nil {
 			return err
 		}
 	}
@@ -68,7 +66,7 @@ func (s System) setHostname(name string) error {
 			return fmt.Errorf("set the host name %q: %w", name, err)
 		}
 	}
-	if err := s.write(filepath.Join(s.Root, "etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
+	if err := s.write(filepath.Join(s.Root, "etc/hostname"), name+"\n"); err != nil {
 		return err
 	}
 	hosts := filepath.Join(s.Root, "etc/hosts")
@@ -76,7 +74,10 @@ func (s System) setHostname(name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read %s: %w", hosts, err)
 	}
-	return s.write(hosts, withHost(text, name), 0o644)
+	if with := withHost(text, name); !bytes.Equal(with, text) {
+		return s.write(hosts, string(with))
+	}
+	return nil
 }
 
 // ownAddress is the one Debian gives to a machine's own name.
@@ -104,9 +105,9 @@ func withHost(text []byte, name string) []byte {
 	return out.Bytes()
 }
 
-// write puts a file in place at once, and only when its content differs. It
+// replace puts a file in place at once, and only when its content differs. It
 // makes the folders it needs.
-func (s System) write(path string, content []byte, mode fs.FileMode) error {
+func (s System) replace(path string, content []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil
 	}
@@ -122,7 +123,7 @@ func (s System) write(path string, content []byte, mode fs.FileMode) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Close())
+	err = errors.Join(err, f.Chmod(fileMode), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -131,8 +132,25 @@ func (s System) write(path string, content []byte, mode fs.FileMode) error {
 	}
 	_ = os.Remove(f.Name())
 	// Some files are mounts of their own and cannot be renamed over.
-	if direct := os.WriteFile(path, content, mode); direct != nil {
+	if direct := os.WriteFile(path, content, fileMode); direct != nil {
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, direct))
+	}
+	return nil
+}
+
+const fileMode = 0o644
+
+// write writes a file of a few bytes. Init waits for it, so it does the least.
+func (s System) write(path, content string) error {
+	err := os.WriteFile(path, []byte(content), fileMode)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("make the folder of %s: %w", path, err)
+		}
+		err = os.WriteFile(path, []byte(content), fileMode)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }
