@@ -23,8 +23,17 @@ type Spawner struct {
 	requests chan request
 	reapAll  bool
 
-	mu    sync.Mutex // held while a process is forked and while one is reaped
-	procs map[int]*Process
+	// The lock is never held over a system call that can take long, so that Find
+	// answers when memory is out and a fork hangs.
+	mu      sync.Mutex
+	procs   map[int]*Process
+	forking bool
+	early   map[int]ending // reaped while a fork goes on, may be its child
+}
+
+type ending struct {
+	status syscall.WaitStatus
+	usage  syscall.Rusage
 }
 
 // Process is a started child. Its fields are set before Start returns.
@@ -144,12 +153,23 @@ func (s *Spawner) forkLoop(tasksFile string, ready chan<- error) {
 
 func (s *Spawner) fork(r request) result {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.forking = true
+	s.mu.Unlock()
+
 	pid, err := syscall.ForkExec(r.path, r.argv, r.attr)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	early := s.early
+	s.forking, s.early = false, nil
 	if err != nil {
 		return result{nil, err}
 	}
 	p := &Process{PID: pid, done: make(chan struct{})}
+	if end, over := early[pid]; over {
+		p.finish(end)
+		return result{p, nil}
+	}
 	s.procs[pid] = p
 	if !s.reapAll {
 		go s.waitOne(p)
@@ -170,9 +190,7 @@ func (s *Spawner) reapLoop(children <-chan os.Signal) {
 			if err != nil || pid <= 0 {
 				break
 			}
-			// fork holds the lock until the child is registered, so even one
-			// that ends at once is found.
-			s.finish(pid, status, usage)
+			s.finish(pid, ending{status, usage})
 		}
 	}
 }
@@ -186,17 +204,30 @@ func (s *Spawner) waitOne(p *Process) {
 			break
 		}
 	}
-	s.finish(p.PID, status, usage)
+	s.finish(p.PID, ending{status, usage})
 }
 
-func (s *Spawner) finish(pid int, status syscall.WaitStatus, usage syscall.Rusage) {
+// finish hands an ending to its process. A child may end before fork has
+// registered it, so while one is forked the endings of strangers are kept.
+func (s *Spawner) finish(pid int, end ending) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	p, ok := s.procs[pid]
-	delete(s.procs, pid)
-	s.mu.Unlock()
-	if !ok {
+	if ok {
+		delete(s.procs, pid)
+		p.finish(end)
 		return
 	}
-	p.status, p.usage = status, usage
+	if !s.forking {
+		return
+	}
+	if s.early == nil {
+		s.early = map[int]ending{}
+	}
+	s.early[pid] = end
+}
+
+func (p *Process) finish(end ending) {
+	p.status, p.usage = end.status, end.usage
 	close(p.done)
 }
