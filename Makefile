@@ -1,30 +1,66 @@
 # Root on Debian or Ubuntu. `make demo` shows the product, `make test` runs every
-# test; both install what they need.
+# test; both install what they need and are fast the second time.
 SHELL := /bin/bash
-export CGO_ENABLED = 0
+.DELETE_ON_ERROR:
 
+# What the targets make stays in the checkout, below .tombolo: data is the data
+# folder of demo, test and bench, bin the tools, clients the official packages.
+STATE := $(CURDIR)/.tombolo
+DATA  := $(STATE)/data
 BIN   := bin/tombolo
-DATA  := $(CURDIR)/.tombolo/data
 AGENT := internal/agent/embedded/bin/agent
-LDFLAGS := -s -w
 
-GO_FILES := $(shell find cmd internal templates -type f -not -path '*/embedded/bin/*' 2>/dev/null)
+# gVisor re-executes itself in an empty root, so nothing may be linked at run time.
+GO_BUILD := CGO_ENABLED=0 go build -trimpath
+GO_FILES := $(shell find cmd internal templates -type f -not -path '*/embedded/bin/*' -not -name '*_test.go')
 
-.PHONY: setup build templates demo test bench lint clean
+.PHONY: help setup packages build templates clients demo test lint unit e2e bench clean
 
-setup: packages build templates ## system packages, the binary, the default templates
+help: ## say what there is to make
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-packages: .tombolo/packages
+setup: build templates clients ## system packages, the binary, the default templates, the official clients
 
-.tombolo/packages: scripts/packages.sh
-	mkdir -p .tombolo
+packages: $(STATE)/packages
+
+$(STATE)/packages: scripts/packages.sh
 	scripts/packages.sh
-	touch $@
+	@mkdir -p $(@D) && touch $@
 
-build: $(BIN)
+build: packages $(BIN) ## the binary, bin/tombolo
 
+# The agent is part of every snapshot's name: the same source gives the same bytes.
 $(AGENT): $(GO_FILES) go.mod go.sum
-	go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/tombolo-agent
+	$(GO_BUILD) -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./cmd/tombolo-agent
 
 $(BIN): $(AGENT) $(GO_FILES) go.mod go.sum
-	go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/tombolo
+	$(GO_BUILD) -ldflags '-s -w' -o $@ ./cmd/tombolo
+
+templates: build ## the default templates, in .tombolo/data
+	$(BIN) template build --data $(DATA)
+
+clients: packages ## the official E2B packages for Python and JavaScript
+	test/e2e/setup.sh
+
+demo: templates clients ## start a server, run the quickstart in Python and JavaScript, stop
+	scripts/demo.sh $(BIN) $(DATA)
+
+test: lint unit e2e ## everything: lint, Go tests, end-to-end tests with the official clients
+
+lint: packages $(AGENT)
+	@test -z "$$(gofmt -l cmd internal templates)" || { echo "gofmt would change:"; gofmt -l cmd internal templates; exit 1; }
+	go vet ./...
+	GOBIN=$(STATE)/bin go install honnef.co/go/tools/cmd/staticcheck@v0.7.0
+	$(STATE)/bin/staticcheck ./...
+
+unit: packages $(AGENT)
+	CGO_ENABLED=0 go test ./...
+
+e2e: templates clients
+	TOMBOLO_TEST_DATA=$(DATA) test/e2e/run.sh
+
+bench: templates clients ## the figures of docs/performance.md, each beside its baseline
+	$(STATE)/clients/python/bin/python bench/run.py --data $(DATA)
+
+clean: ## remove what make made
+	rm -rf bin $(STATE) $(AGENT) test/e2e/js/node_modules test/e2e/js-old/node_modules
