@@ -63,7 +63,7 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 		NetworkNamespace: s.network.NamespacePath(),
 		Args:             []string{agentMount + "/agent"},
 		Env:              []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
-		Hostname:         "sandbox",
+		Hostname:         hostname,
 		Limits: engine.Limits{
 			CPUs:        float64(s.info.CPUs),
 			MemoryBytes: s.info.MemoryBytes,

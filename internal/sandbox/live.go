@@ -12,6 +12,9 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
+// hostname is every sandbox's; the images' /etc/hosts has it, which sudo needs.
+const hostname = "sandbox"
+
 // sandbox is one that lives, from its admission to its end. What is above mu is
 // set by the goroutine that starts it, before anybody else sees it running.
 type sandbox struct {
@@ -79,7 +82,7 @@ func (s *sandbox) init(template store.Template) hostapi.Init {
 		EnvVars:        env,
 		DefaultUser:    template.User,
 		DefaultWorkdir: template.Workdir,
-		Hostname:       s.id,
+		Hostname:       hostname,
 		Timestamp:      time.Now().UTC(),
 		Entropy:        entropy,
 		MemoryLimit:    template.MemoryBytes,

@@ -22,20 +22,20 @@ step() { # NAME COMMAND...: runs it and remembers a failure
 }
 
 start_server() {
-  log=$(mktemp)
-  coproc SERVER { exec "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --data "$TOMBOLO_DATA" 2>"$log"; }
-  server_pid=$SERVER_PID
-  local line
-  while IFS= read -r -t 120 -u "${SERVER[0]}" line; do
-    case "$line" in *http://127.0.0.1:*) break ;; esac
+  output=$(mktemp -d)
+  "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --data "$TOMBOLO_DATA" >"$output/stdout" 2>"$output/stderr" &
+  server_pid=$!
+  for ((i = 0; i < 600; i++)); do
+    if grep -q 'http://127\.0\.0\.1:[0-9]*$' "$output/stdout"; then
+      eval "$("$TOMBOLO_BIN" env --data "$TOMBOLO_DATA")"
+      return
+    fi
+    kill -0 "$server_pid" 2>/dev/null || break
+    sleep 0.1
   done
-  if [[ "${line-}" != *http://127.0.0.1:* ]]; then
-    echo "the server gave no ready line; its log:" >&2
-    tail -n 30 "$log" >&2
-    exit 1
-  fi
-  cat <&"${SERVER[0]}" >/dev/null & # so that the server never blocks on its output
-  eval "$("$TOMBOLO_BIN" env --data "$TOMBOLO_DATA")"
+  echo "the server gave no ready line; its log:" >&2
+  tail -n 30 "$output/stderr" >&2
+  exit 1
 }
 
 stop_server() { # fails unless the server ends by itself with status 0 and leaves no sandbox
@@ -44,7 +44,7 @@ stop_server() { # fails unless the server ends by itself with status 0 and leave
   local status=$?
   if [ $status -ne 0 ]; then
     echo "the server ended with status $status; its log:" >&2
-    tail -n 30 "$log" >&2
+    tail -n 30 "$output/stderr" >&2
     return 1
   fi
   local left
@@ -68,7 +68,7 @@ else
 fi
 step "clean stop" stop_server
 trap - EXIT
-rm -f "$log"
+rm -rf "$output"
 
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'FAILED: %s\n' "${failed[@]}"

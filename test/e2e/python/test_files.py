@@ -235,9 +235,8 @@ def test_an_unknown_user_is_refused(box, act):
 
 def test_a_full_disk_is_told(new_box):
     sandbox = new_box()
-    total = int(sandbox.commands.run("df -B1 --output=avail /home/user | tail -1").stdout)
-    # All but 20 MB, as one file that has no content to send.
-    sandbox.commands.run(f"head -c {total - (20 << 20)} /dev/zero > /home/user/fill || true", timeout=110)
+    free = int(sandbox.commands.run("df -B1 --output=avail /home/user | tail -1").stdout)
+    sandbox.commands.run(f"fallocate -l {free - (20 << 20)} /home/user/fill")
     with pytest.raises(NotEnoughSpaceException):
         sandbox.files.write("/home/user/more", io.BytesIO(b"x" * (100 << 20)))
     assert sandbox.commands.run("echo alive").stdout == "alive\n"

@@ -230,7 +230,8 @@ def test_metadata_out_of_bounds_is_refused(box, headers):
 
 def test_an_upload_larger_than_the_disk_is_stopped_early(new_box):
     sandbox = new_box()
-    size, sent = 50 << 30, 0
+    sandbox.commands.run("fallocate -l 9G /home/user/most")
+    size, sent = 5 << 30, 0
     head = f"POST /files?path=/home/user/huge HTTP/1.1\r\nHost: {SERVER.netloc}\r\nContent-Type: application/octet-stream\r\nContent-Length: {size}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in agent_headers(sandbox).items()) + "\r\n"
     answer, piece = b"", bytes(1 << 20)

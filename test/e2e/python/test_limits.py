@@ -88,22 +88,42 @@ def test_too_many_processes_is_an_error_inside(new_box):
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
 
 
+def fill_all_but(sandbox, size):
+    free = int(sandbox.commands.run("df -B1 --output=avail /home/user | tail -1").stdout)
+    sandbox.commands.run(f"fallocate -l {free - size} /home/user/most")
+
+
 def test_a_full_disk_is_an_error_inside(new_box):
     sandbox = new_box()
+    fill_all_but(sandbox, 50 << 20)
     with pytest.raises(CommandExitException) as failure:
-        sandbox.commands.run("dd if=/dev/zero of=/home/user/fill bs=1M", timeout=110)
+        sandbox.commands.run("dd if=/dev/zero of=/home/user/rest bs=1M", timeout=60)
     assert "No space left on device" in failure.value.stderr
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
-    sandbox.commands.run("rm /home/user/fill && echo again > /home/user/fits")
+    sandbox.commands.run("rm /home/user/rest && echo again > /home/user/fits")
 
 
-def test_shared_memory_and_temporary_folders_are_limited_too(new_box):
+def test_code_runs_on_a_full_disk(new_interpreter):
+    sandbox = new_interpreter()
+    fill_all_but(sandbox, 0)
+    assert sandbox.run_code("6 * 7").text == "42"
+    assert sandbox.run_code("open('more', 'w').write('x' * 100)").error.name == "OSError"
+    assert sandbox.run_code("8 * 8").text == "64"
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/run"])
+def test_no_folder_is_without_limit(new_box, folder):
     sandbox = new_box()
-    for folder in ("/tmp", "/dev/shm"):
-        with pytest.raises(CommandExitException):
-            sandbox.commands.run(f"dd if=/dev/zero of={folder}/fill bs=1M", timeout=110)
-        eventually(lambda: sandbox.commands.run("echo alive").stdout == "alive\n", 10, "the sandbox answers")
-        sandbox.commands.run(f"rm -f {folder}/fill")
+    with pytest.raises(SandboxException):
+        sandbox.commands.run(f"fallocate -l 20G {folder}/all && dd if=/dev/zero of={folder}/all bs=1M count=20000", user="root", timeout=60)
+    eventually(lambda: sandbox.commands.run("echo alive").stdout == "alive\n", 10, "the sandbox answers")
+
+
+def test_a_folder_in_memory_counts_as_memory(new_box):
+    sandbox = new_box()
+    with pytest.raises(SandboxException):
+        sandbox.commands.run("dd if=/dev/zero of=/tmp/fill bs=1M", timeout=60)
+    eventually(lambda: sandbox.commands.run("rm -f /tmp/fill; echo alive").stdout == "alive\n", 10, "the sandbox answers")
 
 
 def test_endless_loops_leave_the_rest_responsive(new_box, new_interpreter):
