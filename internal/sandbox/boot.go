@@ -42,10 +42,15 @@ func (m *Manager) bootFiles(t store.Template) bootFiles {
 // boot makes everything a sandbox consists of and returns when its agent has
 // been told who it is. On error what was made is left to teardown.
 func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init hostapi.Init) error {
+	began := time.Now()
+	step := func(name string) {
+		m.config.Log.Debug("boot step", "sandbox", s.id, "step", name, "since_begin", time.Since(began))
+	}
 	dir, err := m.claimDir(s)
 	if err != nil {
 		return err
 	}
+	step("folder")
 	s.network, err = m.config.Network(ctx, NetworkConfig{
 		Dir:          dir,
 		DenyInternet: s.info.DenyInternet,
@@ -54,6 +59,7 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 	if err != nil {
 		return fmt.Errorf("make network: %w", err)
 	}
+	step("network")
 	s.agent = newAgentClient(s.network.DialContext)
 	spec := engine.Spec{
 		ID:               s.id,
@@ -84,6 +90,7 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 	if err != nil {
 		return err
 	}
+	step("engine")
 	if err := s.agent.init(ctx, init); err != nil {
 		select {
 		case <-s.instance.Done():
@@ -92,6 +99,7 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 			return err
 		}
 	}
+	step("agent")
 	return nil
 }
 

@@ -1,0 +1,171 @@
+package sandboxtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// partsVariable tells a child process where its parent's parts are.
+const partsVariable = "TOMBOLO_TEST_PARTS"
+
+// parts are what the worlds of one test program share: a folder with the agent,
+// the probe, the root image and, once it is asked for, a snapshot.
+type parts struct {
+	dir  string
+	warm func() (store.Template, error) // builds Warm at the first call
+}
+
+var sharedParts = sync.OnceValues(makeParts)
+
+func (p parts) agent() string { return filepath.Join(p.dir, "agent") }
+func (p parts) probe() string { return filepath.Join(p.dir, "probe") }
+func (p parts) image() string { return filepath.Join(p.dir, imageName) }
+func (p parts) seed() string  { return filepath.Join(p.dir, "seed") }
+
+func makeParts() (parts, error) {
+	p := parts{dir: os.Getenv(partsVariable)}
+	p.warm = sync.OnceValues(p.buildWarm)
+	if p.dir != "" {
+		return p, nil
+	}
+	var err error
+	if p.dir, err = os.MkdirTemp("", "tombolo-test-"); err != nil {
+		return p, err
+	}
+	if err := os.Chmod(p.dir, 0o711); err != nil {
+		return p, err
+	}
+	_, here, _, _ := runtime.Caller(0)
+	module := filepath.Join(filepath.Dir(here), "..", "..", "..")
+	if err := command(module, "go", "build", "-o", p.agent(), "./cmd/tombolo-agent"); err != nil {
+		return p, err
+	}
+	if err := command(module, "go", "build", "-o", p.probe(), "./internal/sandbox/sandboxtest/probe"); err != nil {
+		return p, err
+	}
+	return p, p.makeImage()
+}
+
+// makeImage makes a root image in which every program is the probe.
+func (p parts) makeImage() error {
+	root := filepath.Join(p.dir, "root")
+	program, err := os.ReadFile(p.probe())
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{"bin", "etc", "root", "tmp", "home/user"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, content := range map[string]string{
+		"bin/probe":  string(program),
+		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
+		"etc/group":  "root:x:0:\nuser:x:1000:\n",
+		"etc/hosts":  "127.0.0.1 localhost sandbox\n",
+	} {
+		mode := os.FileMode(0o644)
+		if name == "bin/probe" {
+			mode = 0o755
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), mode); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("probe", filepath.Join(root, "bin/bash")); err != nil {
+		return err
+	}
+	if err := os.Chown(filepath.Join(root, "home/user"), 1000, 1000); err != nil {
+		return err
+	}
+	if err := os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky); err != nil {
+		return err
+	}
+	if err := command(p.dir, "mkfs.erofs", "-E", "noinline_data", p.image(), root); err != nil {
+		return err
+	}
+	return os.Chmod(p.image(), 0o644)
+}
+
+// buildWarm builds the template in a world of its own, from which the others
+// take the snapshot.
+func (p parts) buildWarm() (t store.Template, err error) {
+	record := filepath.Join(p.dir, "warm.json")
+	if raw, err := os.ReadFile(record); err == nil {
+		return t, json.Unmarshal(raw, &t)
+	}
+	ctx := context.Background()
+	if err := prepare(p.seed()); err != nil {
+		return t, err
+	}
+	w, err := Open(ctx, p.seed())
+	if err != nil {
+		return t, err
+	}
+	defer w.Close(ctx)
+	t = Template(Warm)
+	t.StartCmd, t.ReadyCmd = "listen 0.0.0.0:8000", "exists /etc/passwd"
+	t, err = w.Manager.BuildTemplate(ctx, t, false, func(string) {})
+	if err != nil {
+		return t, err
+	}
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return t, err
+	}
+	return t, os.WriteFile(record, raw, 0o600)
+}
+
+// install puts the parts, and the templates Cold and Warm, into a data folder.
+func (p parts) install(ctx context.Context, w *World) error {
+	if _, _, err := w.Store.PutTemplate(ctx, withIDs(Template(Cold))); err != nil {
+		return err
+	}
+	warm, err := p.warm()
+	if err != nil {
+		return fmt.Errorf("build the template %s: %w", Warm, err)
+	}
+	snapshots := filepath.Join(w.Dir, "snapshots")
+	if err := os.MkdirAll(snapshots, 0o711); err != nil {
+		return err
+	}
+	err = os.Symlink(filepath.Join(p.seed(), "snapshots", warm.Snapshot), filepath.Join(snapshots, warm.Snapshot))
+	if err != nil {
+		return err
+	}
+	_, _, err = w.Store.PutTemplate(ctx, warm)
+	return err
+}
+
+// prepare makes a data folder with the image in it.
+func prepare(dir string) error {
+	p, err := sharedParts()
+	if err != nil {
+		return err
+	}
+	images := filepath.Join(dir, "images")
+	if err := os.MkdirAll(images, 0o711); err != nil {
+		return err
+	}
+	return os.Link(p.image(), filepath.Join(images, imageName))
+}
+
+func command(dir, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+// Probe is every program in the root image of the core's tests. It is also what
+// stands in for an agent that is broken.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	args := os.Args
+	switch path.Base(args[0]) {
+	case "bash": // bash -l -c COMMAND, of one probe command without quotes
+		args = append([]string{"probe"}, strings.Fields(args[len(args)-1])...)
+	case "agent":
+		beBrokenAgent()
+		return
+	}
+	if len(args) < 2 {
+		fail("which command?")
+	}
+	run(args[1], args[2:])
+}
+
+func run(command string, args []string) {
+	switch command {
+	case "echo":
+		fmt.Println(strings.Join(args, " "))
+	case "env":
+		fmt.Println(strings.Join(os.Environ(), "\n"))
+	case "cat":
+		text, err := os.ReadFile(args[0])
+		check(err)
+		os.Stdout.Write(text)
+	case "write":
+		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
+	case "exists": // exits with 1 when it does not
+		_, err := os.Stat(args[0])
+		check(err)
+	case "exit":
+		code, err := strconv.Atoi(args[0])
+		check(err)
+		os.Exit(code)
+	case "sleep":
+		fmt.Println("asleep")
+		select {}
+	case "listen": // ADDRESS
+		listen(args[0])
+	case "eat":
+		eat()
+	case "fill": // PATH
+		fill(args[0])
+	case "fork":
+		forkUntilRefused()
+	default:
+		fail("no command " + command)
+	}
+}
+
+// listen answers each connection, when its peer has ended its half, with what
+// the peer sent, in capitals.
+func listen(address string) {
+	listener, err := net.Listen("tcp", address)
+	check(err)
+	fmt.Println("listening")
+	for {
+		conn, err := listener.Accept()
+		check(err)
+		go func() {
+			defer conn.Close()
+			text, _ := io.ReadAll(conn)
+			conn.Write(bytes.ToUpper(text))
+		}()
+	}
+}
+
+// eat takes memory without end.
+func eat() {
+	fmt.Println("eating")
+	var hold [][]byte
+	for {
+		block := make([]byte, 4<<20)
+		for i := range block {
+			block[i] = byte(i)
+		}
+		hold = append(hold, block)
+		_ = hold
+	}
+}
+
+// fill writes a file until there is no room.
+func fill(name string) {
+	file, err := os.Create(name)
+	block := bytes.Repeat([]byte("tombolo "), 128<<10)
+	written := 0
+	for err == nil {
+		var n int
+		n, err = file.Write(block)
+		written += n
+	}
+	fmt.Println("filled", written>>20, err)
+}
+
+// forkUntilRefused makes children that do nothing, which share its memory, until
+// there may be no more, and then waits to be killed.
+func forkUntilRefused() {
+	for n := 0; ; n++ {
+		pid, _, errno := syscall.RawSyscall(syscall.SYS_FORK, 0, 0, 0)
+		if errno != 0 {
+			fmt.Println("forked", n, errno)
+			select {}
+		}
+		if pid == 0 { // of the runtime there is only this thread: no Go code from here on
+			for {
+				syscall.RawSyscall(syscall.SYS_PAUSE, 0, 0, 0)
+			}
+		}
+	}
+}
+
+// beBrokenAgent is broken in the way that the last bytes of the program say.
+func beBrokenAgent() {
+	program, err := os.ReadFile("/proc/self/exe")
+	check(err)
+	if bytes.HasSuffix(program, []byte("exits")) {
+		fail("this agent is broken")
+	}
+	listener, err := net.Listen("tcp", "0.0.0.0:49982") // hostapi.HostPort
+	check(err)
+	fmt.Println("this agent never answers")
+	for {
+		_, err := listener.Accept()
+		check(err)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fail(err.Error())
+	}
+}
+
+func fail(text string) {
+	fmt.Fprintln(os.Stderr, text)
+	os.Exit(1)
+}
