@@ -153,11 +153,11 @@ def cycles_leave(server, count):
     many more files the server has open."""
     options = server.client_options()
     Sandbox.create(**options).kill()
-    before, files = traces(), server.open_files()
+    files = server.open_files()
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: Sandbox.create(**options).kill(), range(count)))
     deadline = time.monotonic() + 15
-    while (left := sorted(traces() - before) + sorted(os.listdir(server.data / "sandboxes"))) and time.monotonic() < deadline:
+    while (left := sorted(traces(server.data))) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left, server.open_files() - files
 

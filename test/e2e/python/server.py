@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 import time
 
+from cli import as_json
+
 BINARY = os.environ.get("TOMBOLO_BIN", "bin/tombolo")
 
 @contextlib.contextmanager
@@ -94,22 +96,27 @@ class Server:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def traces():
-    """What Tombolo may leave on this machine, as a set of comparable strings:
-    processes, mounts, network namespaces, network devices and cgroups."""
-    found = set()
-    for proc in pathlib.Path("/proc").glob("[0-9]*"):
+def traces(data):
+    """What the sandboxes of a data folder, living and ended, have on this
+    machine now: processes, mounts, cgroups, network namespaces and folders.
+    Other servers and their sandboxes do not count, nor does data's server."""
+    marks = [ended["id"] for ended in as_json("sandbox", "list", "--all", "--data", str(data))] + [f"{data}/sandboxes/"]
+    pattern = re.compile("|".join(re.escape(mark) for mark in marks))
+    found = {f"folder {name}" for name in os.listdir(data / "sandboxes") if not name.startswith(".")}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            if re.search(r"runsc|tombolo[^/ ]* (serve|boot|gofer)", command):
-                found.add(f"process {proc.name} {command[:100]}")
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if pattern.search(command + (process / "cgroup").read_text()):
+                found.add(f"process {process.name} {command[:80]}")
     for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
-        device, where = line.split()[:2]
-        found.add(f"mount {device} {where}")
-    for folder in ("/run/netns", "/var/run/netns"):
-        if os.path.isdir(folder):
-            found |= {f"netns {name}" for name in os.listdir(folder)}
-    found |= {f"device {name}" for name in os.listdir("/sys/class/net")}
-    for folder, children, _ in os.walk("/sys/fs/cgroup"):
-        found |= {f"cgroup {folder}/{child}" for child in children}
+        if pattern.search(line):
+            found.add(f"mount {line}")
+    for root in ("/sys/fs/cgroup", "/run/netns", "/var/run/netns", "/run/tombolo"):
+        for folder, children, files in os.walk(root):
+            found |= {f"{folder}/{name}" for name in children + (files if "cgroup" not in root else []) if pattern.search(name)}
     return found
+
+
+def cgroup_folders(sandbox_id):
+    """The control groups of all sandboxes of the server that has this one."""
+    return {folder for folder, children, _ in os.walk("/sys/fs/cgroup") if sandbox_id in children}

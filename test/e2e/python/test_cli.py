@@ -105,7 +105,7 @@ def test_the_default_templates_are_there():
 
 
 def test_a_key_lives_from_create_to_delete():
-    made = as_json("key", "create", "for the test")
+    made = as_json("key", "create", "for-the-test")
     assert re.fullmatch(r"e2b_[0-9a-f]{40}", made["key"])
     assert made["id"] in [key["id"] for key in as_json("key", "list")]
     assert made["key"].encode() not in tombolo("key", "list", "--json").stdout, "a list never shows secrets"

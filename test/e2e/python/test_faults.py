@@ -5,7 +5,6 @@ These tests run servers of their own beside the one the other tests use.
 
 import concurrent.futures
 import os
-import pathlib
 import signal
 import subprocess
 import time
@@ -14,7 +13,7 @@ import pytest
 from e2b import NotFoundException, Sandbox, TimeoutException
 
 from cli import as_json
-from server import BINARY, Server, private_data_folder, traces
+from server import BINARY, Server, cgroup_folders, private_data_folder, traces
 from wait import eventually
 
 
@@ -36,23 +35,12 @@ def serve(data, request):
     return start
 
 
-def left_over(before, server_process=None):
-    """Traces that were not there before, without the server's own process."""
-    own = f"process {server_process.pid} " if server_process else "process none "
-    return sorted(trace for trace in traces() - before if not trace.startswith(own))
-
-
-def folders_of_sandboxes(data):
-    folder = pathlib.Path(data) / "sandboxes"
-    return sorted(os.listdir(folder)) if folder.exists() else []
-
-
-def expect_nothing_left(before, data, server_process=None, within=10):
+def expect_nothing_left(data, within=10):
     """Fails with the list of what is left when that does not vanish in time."""
     deadline = time.monotonic() + within
-    while (left := left_over(before, server_process) + folders_of_sandboxes(data)) and time.monotonic() < deadline:
+    while (left := traces(data)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert left == []
+    assert sorted(left) == []
 
 
 @pytest.mark.timeout(300)
@@ -60,22 +48,24 @@ def test_twenty_cycles_of_create_and_kill_leave_nothing(serve, data):
     server = serve()
     options = server.client_options()
     Sandbox.create(**options).kill()  # What the first create makes once may stay.
-    before, files = traces(), server.open_files()
+    files = server.open_files()
     for _ in range(10):
         Sandbox.create(**options).kill()
     with concurrent.futures.ThreadPoolExecutor(5) as pool:
         list(pool.map(lambda _: Sandbox.create(**options).kill(), range(10)))
-    expect_nothing_left(before, data, server.process)
+    expect_nothing_left(data)
     eventually(lambda: server.open_files() <= files + 12, 10, f"open files return to about {files}")
 
 
 def test_terminate_stops_cleanly_with_live_sandboxes(serve, data):
-    before = traces()
     server = serve()
     sandbox = Sandbox.create(**server.client_options())
     sandbox.commands.run("sleep 1000", background=True)
+    groups = cgroup_folders(sandbox.sandbox_id)
+    assert groups and traces(data), "the test finds what a live sandbox has"
     assert server.stop() == 0
-    expect_nothing_left(before, data)
+    expect_nothing_left(data)
+    assert [group for group in groups if os.path.exists(group)] == []
 
 
 def test_a_second_server_on_the_same_data_is_refused(serve, data):
@@ -87,7 +77,6 @@ def test_a_second_server_on_the_same_data_is_refused(serve, data):
 
 
 def test_a_crash_is_swept_at_the_next_start(serve, data):
-    before = traces()
     crashed = serve()
     options = crashed.client_options()
     lost = [Sandbox.create(**options, metadata={"n": str(n)}) for n in range(3)]
@@ -95,7 +84,7 @@ def test_a_crash_is_swept_at_the_next_start(serve, data):
 
     server = serve()
     options = server.client_options()
-    expect_nothing_left(before, data, server.process)
+    expect_nothing_left(data)
     assert Sandbox.list(**options).next_items() == []
     for sandbox in lost:
         with pytest.raises(NotFoundException):
@@ -105,11 +94,10 @@ def test_a_crash_is_swept_at_the_next_start(serve, data):
     with Sandbox.create(**options) as fresh:
         assert fresh.commands.run("echo new").stdout == "new\n"
     assert server.stop() == 0
-    expect_nothing_left(before, data)
+    expect_nothing_left(data)
 
 
 def test_a_crash_in_the_middle_of_creates_is_swept(serve, data):
-    before = traces()
     crashed = serve()
     options = crashed.client_options()
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -118,29 +106,27 @@ def test_a_crash_in_the_middle_of_creates_is_swept(serve, data):
         crashed.kill()
         concurrent.futures.wait(attempts)
     server = serve()
-    expect_nothing_left(before, data, server.process)
+    expect_nothing_left(data)
     Sandbox.create(**server.client_options()).kill()
     assert server.stop() == 0
-
-
-def sentries(before):
-    return [int(trace.split()[1]) for trace in traces() - before if trace.startswith("process ") and "runsc-sandbox" in trace]
 
 
 def test_a_sandbox_whose_engine_dies_ends_with_a_reason(serve, data):
     server = serve()
     options = server.client_options()
-    before = traces()
     sandbox = Sandbox.create(**options)
-    engines = eventually(lambda: sentries(before), 5, "the engine's process is seen")
-    for pid in engines:
+    engine = [int(trace.split()[1]) for trace in traces(data) if trace.startswith("process ")]
+    assert engine, "the engine's processes are seen"
+    for pid in engine:
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not sandbox.is_running(), 10, "the sandbox is known to be dead")
     with pytest.raises(TimeoutException):
         sandbox.commands.run("true")
     with pytest.raises(NotFoundException):
         sandbox.get_info()
-    expect_nothing_left(before, data, server.process)
+    ended, = [ended for ended in as_json("sandbox", "list", "--all", "--data", str(data)) if ended["id"] == sandbox.sandbox_id]
+    assert ended["reason"]
+    expect_nothing_left(data)
     with Sandbox.create(**options) as fresh:
         assert fresh.is_running()
 
@@ -148,9 +134,8 @@ def test_a_sandbox_whose_engine_dies_ends_with_a_reason(serve, data):
 def test_killing_a_sandbox_during_its_creation_or_twice_is_safe(serve, data):
     server = serve()
     options = server.client_options()
-    before = traces()
     sandboxes = [Sandbox.create(**options) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor(9) as pool:
         results = list(pool.map(lambda s: s.kill(), sandboxes * 3))
     assert results.count(True) == 3 and results.count(False) == 6
-    expect_nothing_left(before, data, server.process)
+    expect_nothing_left(data)
