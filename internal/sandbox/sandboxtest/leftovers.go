@@ -50,8 +50,8 @@ func processesNaming(text string) []string {
 	return found
 }
 
-// NetworkNamespace tells which network namespace a sandbox has, in the form of
-// [NamespaceInUse].
+// NetworkNamespace is the network namespace that a sandbox has, as
+// /proc/PID/ns/net names it.
 func (w *World) NetworkNamespace(id string) (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -67,14 +67,12 @@ func (w *World) NetworkNamespace(id string) (string, error) {
 	return "", fmt.Errorf("no namespace is mounted at %s", path)
 }
 
-// NamespaceInUse tells whether a mount, a process or an open file keeps a network
-// namespace, and with it its TAP device, alive.
-func NamespaceInUse(namespace string) bool {
-	mounts, _ := os.ReadFile("/proc/self/mountinfo")
-	if strings.Contains(string(mounts), namespace) {
-		return true
-	}
-	for _, pattern := range []string{"/proc/[0-9]*/task/*/ns/net", "/proc/self/fd/*"} {
+// HoldsNamespace tells whether a thread or an open file of this process keeps a
+// network namespace, and with it its TAP device, alive. (The kernel gives the
+// name of one that is gone to the next, of whatever process, so looking at
+// others proves nothing; what other processes a sandbox has is in Leftovers.)
+func HoldsNamespace(namespace string) bool {
+	for _, pattern := range []string{"/proc/self/task/*/ns/net", "/proc/self/fd/*"} {
 		links, _ := filepath.Glob(pattern)
 		for _, link := range links {
 			if target, _ := os.Readlink(link); target == namespace {
@@ -83,6 +81,18 @@ func NamespaceInUse(namespace string) bool {
 		}
 	}
 	return false
+}
+
+// OpenTAPs counts the ends of TAP devices that this process has open.
+func OpenTAPs() int {
+	count := 0
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, link := range links {
+		if target, _ := os.Readlink(link); target == "/dev/net/tun" {
+			count++
+		}
+	}
+	return count
 }
 
 // SentryPID is the process of the engine that runs a sandbox.

@@ -20,12 +20,12 @@ const partsVariable = "TOMBOLO_TEST_PARTS"
 
 // parts are what the worlds of one test program share: a folder with the agent,
 // the probe, the root image and, once it is asked for, a snapshot.
-type parts struct {
-	dir  string
-	warm func() (store.Template, error) // builds Warm at the first call
-}
+type parts struct{ dir string }
 
-var sharedParts = sync.OnceValues(makeParts)
+var (
+	sharedParts  = sync.OnceValues(makeParts)
+	warmTemplate = sync.OnceValues(buildWarm)
+)
 
 func (p parts) agent() string { return filepath.Join(p.dir, "agent") }
 func (p parts) probe() string { return filepath.Join(p.dir, "probe") }
@@ -34,7 +34,6 @@ func (p parts) seed() string  { return filepath.Join(p.dir, "seed") }
 
 func makeParts() (parts, error) {
 	p := parts{dir: os.Getenv(partsVariable)}
-	p.warm = sync.OnceValues(p.buildWarm)
 	if p.dir != "" {
 		return p, nil
 	}
@@ -99,7 +98,11 @@ func (p parts) makeImage() error {
 
 // buildWarm builds the template in a world of its own, from which the others
 // take the snapshot.
-func (p parts) buildWarm() (t store.Template, err error) {
+func buildWarm() (t store.Template, err error) {
+	p, err := sharedParts()
+	if err != nil {
+		return t, err
+	}
 	record := filepath.Join(p.dir, "warm.json")
 	if raw, err := os.ReadFile(record); err == nil {
 		return t, json.Unmarshal(raw, &t)
@@ -131,7 +134,7 @@ func (p parts) install(ctx context.Context, w *World) error {
 	if _, _, err := w.Store.PutTemplate(ctx, withIDs(Template(Cold))); err != nil {
 		return err
 	}
-	warm, err := p.warm()
+	warm, err := warmTemplate()
 	if err != nil {
 		return fmt.Errorf("build the template %s: %w", Warm, err)
 	}

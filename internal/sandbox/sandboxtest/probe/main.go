@@ -53,6 +53,9 @@ func run(command string, args []string) {
 		select {}
 	case "listen": // ADDRESS
 		listen(args[0])
+	case "dial": // ADDRESS
+		_, err := net.Dial("tcp", args[0])
+		check(err)
 	case "eat":
 		eat()
 	case "fill": // PATH

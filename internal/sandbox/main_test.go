@@ -1,0 +1,9 @@
+package sandbox_test
+
+import (
+	"testing"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox/sandboxtest"
+)
+
+func TestMain(m *testing.M) { sandboxtest.Main(m, children) }
