@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -91,16 +92,36 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 		return err
 	}
 	step("engine")
-	if err := s.agent.init(ctx, init); err != nil {
-		select {
-		case <-s.instance.Done():
-			return fmt.Errorf("%w (%s)", err, s.instance.Exit().Reason)
-		default:
-			return err
-		}
+	if err := s.introduce(ctx, init); err != nil {
+		return err
 	}
 	step("agent")
 	return nil
+}
+
+// introduce tells the agent who it is. An agent that ends is not waited for.
+func (s *sandbox) introduce(ctx context.Context, init hostapi.Init) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-s.instance.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	err := s.agent.init(ctx, init)
+	cancel()
+	watch.Wait()
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-s.instance.Done():
+		return fmt.Errorf("the sandbox ended while it started: %s", s.instance.Exit().Reason)
+	default:
+		return err
+	}
 }
 
 // relieve has the agent end the process that uses most memory.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,6 +34,12 @@ const (
 	// pruneAfter is how long a snapshot nobody refers to stays, so that a create
 	// that is just reading it can finish.
 	pruneAfter = 10 * time.Minute
+)
+
+// What is beside a snapshot's folder while it is made.
+const (
+	lockSuffix    = ".lock"
+	partialSuffix = ".partial"
 )
 
 // snapshotMeta is written beside a snapshot's memory.
@@ -110,7 +117,7 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 	if err := os.MkdirAll(m.snapshotDir(""), 0o711); err != nil {
 		return err
 	}
-	lock, err := lockFile(m.snapshotDir(t.Snapshot+".lock"), unix.LOCK_EX)
+	lock, err := lockFile(m.snapshotDir(t.Snapshot+lockSuffix), unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -119,7 +126,7 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 		progress("snapshot is there already")
 		return nil
 	}
-	partial := m.snapshotDir(t.Snapshot + ".partial")
+	partial := m.snapshotDir(t.Snapshot + partialSuffix)
 	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
 		return err
 	}
@@ -244,7 +251,8 @@ func (s *sandbox) shell(t store.Template, command string) *connect.Request[proce
 	return request
 }
 
-// pruneSnapshots removes the snapshots no template refers to.
+// pruneSnapshots removes the snapshots no template refers to, and what killed
+// builds left.
 func (m *Manager) pruneSnapshots(ctx context.Context) error {
 	templates, err := m.config.Store.Templates(ctx)
 	if err != nil {
@@ -260,16 +268,32 @@ func (m *Manager) pruneSnapshots(ctx context.Context) error {
 	}
 	for _, entry := range entries {
 		info, err := entry.Info()
-		if err != nil || !entry.IsDir() || wanted[entry.Name()] || filepath.Ext(entry.Name()) != "" {
+		if err != nil || !entry.IsDir() || wanted[entry.Name()] {
 			continue
 		}
-		if time.Since(info.ModTime()) > pruneAfter {
-			if err := os.RemoveAll(m.snapshotDir(entry.Name())); err != nil {
-				return fmt.Errorf("remove superseded snapshot: %w", err)
-			}
+		if name, partial := strings.CutSuffix(entry.Name(), partialSuffix); partial {
+			err = m.removePartial(name)
+		} else if time.Since(info.ModTime()) > pruneAfter {
+			err = os.RemoveAll(m.snapshotDir(name))
+		}
+		if err != nil {
+			return fmt.Errorf("remove superseded snapshot: %w", err)
 		}
 	}
 	return nil
+}
+
+// removePartial removes a half-made snapshot unless its build is under way.
+func (m *Manager) removePartial(name string) error {
+	lock, err := lockFile(m.snapshotDir(name+lockSuffix), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return os.RemoveAll(m.snapshotDir(name + partialSuffix))
 }
 
 // snapshotCA is the hash of the trust store a snapshot was taken with.
