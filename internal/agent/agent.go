@@ -43,6 +43,8 @@ type Options struct {
 // Agent is a daemon that listens and does not serve yet.
 type Agent struct {
 	log       *slog.Logger
+	spawner   *spawn.Spawner
+	groups    processGroups
 	processes *process.Service
 	watches   *filesystem.Service
 	kernels   *kernel.Server
@@ -65,12 +67,12 @@ const (
 
 // New starts the spawner and opens the ports. Serve goes on from there.
 func New(opts Options) (*Agent, error) {
-	limit := processLimit(opts.CgroupRoot, opts.Log)
-	spawner, err := spawn.New(limit.tasks, opts.Init)
+	groups := makeProcessGroups(opts.CgroupRoot, opts.Log)
+	spawner, err := spawn.New(groups.tasks, opts.Init)
 	if err != nil {
 		opts.Log.Warn("there will be no process limit", "error", err)
-		limit = pidsCgroup{}
-		if spawner, err = spawn.New("", opts.Init); err != nil {
+		groups = processGroups{}
+		if spawner, err = spawn.New(nil, opts.Init); err != nil {
 			return nil, fmt.Errorf("start the spawner: %w", err)
 		}
 	}
@@ -78,6 +80,8 @@ func New(opts Options) (*Agent, error) {
 	who := identity.New(accounts, opts.System.Bundle())
 	a := &Agent{
 		log:       opts.Log,
+		spawner:   spawner,
+		groups:    groups,
 		processes: process.New(process.Options{Spawner: spawner, Identity: who, Log: opts.Log}),
 		watches:   filesystem.New(filesystem.Options{Identity: who, Log: opts.Log}),
 		kernels: kernel.New(kernel.Options{
@@ -86,7 +90,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	hostServer := host.New(host.Options{
 		Identity: who, Kernels: a.kernels, Spawner: spawner,
-		System: opts.System, PidsMax: limit.max, Log: opts.Log,
+		System: opts.System, PidsMax: groups.max, Log: opts.Log,
 	})
 	err = errors.Join(
 		a.listen("agent", opts.AgentAddr, cors(authorize(who, a.callerMux(who)))),
@@ -161,6 +165,7 @@ func (a *Agent) Serve(ctx context.Context) error {
 			}
 		})
 	}
+	serving.Go(func() { watchCrowd(ctx, a.groups, a.spawner, a.log) })
 	<-ctx.Done()
 	for _, s := range a.servers {
 		_ = s.http.Close()

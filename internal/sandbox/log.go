@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 	"time"
 )
@@ -73,15 +74,11 @@ func (l *logbook) all() []LogLine {
 
 // tail joins the last lines the agent wrote, for an error text.
 func (l *logbook) tail(count int) string {
-	var text string
+	var lines []string
 	for _, line := range l.all() {
 		if line.Source == "agent" {
-			count--
-			text += line.Text + "\n"
-		}
-		if count == 0 {
-			break
+			lines = append(lines, line.Text)
 		}
 	}
-	return text
+	return strings.Join(lines[max(0, len(lines)-count):], "\n")
 }

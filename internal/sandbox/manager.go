@@ -83,7 +83,7 @@ var _ Sandboxes = (*Manager)(nil)
 const (
 	goneMost = 1000
 	// defaultProcesses is how many processes and threads a sandbox may have.
-	defaultProcesses = 1000
+	defaultProcesses = 512
 	// startPatience bounds one start, waiting for its turn not included.
 	startPatience = 60 * time.Second
 )
@@ -339,6 +339,9 @@ func (m *Manager) start(ctx context.Context, s *sandbox, template store.Template
 	go func() {
 		select {
 		case <-s.instance.Done():
+			if s.state() == Running {
+				m.config.Log.Warn("sandbox ended by itself", "sandbox", s.id, "agent", s.log.tail(20))
+			}
 			m.end(context.Background(), s, s.instance.Exit().Reason)
 		case <-s.ended:
 		}

@@ -13,8 +13,9 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
 
-// reliever ends the largest process. It works when no memory is left, so its
-// scan allocates nothing: the buffers are there from the start.
+// reliever ends the largest process, or the process group that is largest by
+// far in many small ones. It works when no memory is left, so its scan allocates
+// nothing: the buffers are there from the start.
 type reliever struct {
 	spawner *spawn.Spawner
 	self    int
@@ -24,7 +25,19 @@ type reliever struct {
 	entries [32 << 10]byte
 	stat    [1024]byte
 	path    [32]byte
+	groups  [256]group
+	count   int // of groups
 }
+
+// group is a process group and the memory of its members.
+type group struct {
+	id  int
+	rss int64
+}
+
+// manySmall is how many times the largest process a group must be to be ended as
+// a whole.
+const manySmall = 4
 
 func newReliever(spawner *spawn.Spawner) *reliever {
 	return &reliever{spawner: spawner, self: os.Getpid(), page: int64(os.Getpagesize())}
@@ -33,19 +46,24 @@ func newReliever(spawner *spawn.Spawner) *reliever {
 // candidate is a process as /proc/PID/stat tells it.
 type candidate struct {
 	pid, parent int
+	group       int
 	rss         int64 // bytes
 	name        [16]byte
 	nameLength  int
 }
 
-// relieve ends the process with the largest resident set, and tells the
-// processes it came from why. With none but the agent it ends nothing.
+// relieve ends the process with the largest resident set, or the largest group,
+// and tells the processes it came from why. With none but the agent it ends
+// nothing.
 func (r *reliever) relieve(limit int64) (hostapi.Relieved, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	worst, err := r.largest()
 	if err != nil || worst.pid == 0 {
 		return hostapi.Relieved{}, err
+	}
+	if crowd := r.largestGroup(); crowd.rss > manySmall*worst.rss {
+		return r.relieveGroup(crowd, limit)
 	}
 	// Whoever started it waits for its end, so the reason has to be there first.
 	ended := hostapi.Relieved{PID: worst.pid, Name: string(worst.name[:worst.nameLength]), RSSBytes: worst.rss}
@@ -55,6 +73,45 @@ func (r *reliever) relieve(limit int64) (hostapi.Relieved, error) {
 		return hostapi.Relieved{}, fmt.Errorf("end process %d (%s): %w", ended.PID, ended.Name, err)
 	}
 	return ended, nil
+}
+
+func (r *reliever) relieveGroup(g group, limit int64) (hostapi.Relieved, error) {
+	if p, ok := r.spawner.Find(g.id); ok {
+		p.SetReason(fmt.Sprintf("out of memory: the sandbox reached its limit of %d MiB; process group %d (%d MiB together) was ended",
+			limit>>20, g.id, g.rss>>20))
+	}
+	if err := unix.Kill(-g.id, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return hostapi.Relieved{}, fmt.Errorf("end process group %d: %w", g.id, err)
+	}
+	return hostapi.Relieved{PID: g.id, Name: "process group", RSSBytes: g.rss}, nil
+}
+
+func (r *reliever) largestGroup() group {
+	var largest group
+	for _, g := range r.groups[:r.count] {
+		if g.rss > largest.rss {
+			largest = g
+		}
+	}
+	return largest
+}
+
+// addToGroup counts a process. Of more groups than the table holds the rest is
+// not counted.
+func (r *reliever) addToGroup(c *candidate) {
+	if c.group <= 1 {
+		return
+	}
+	for i := range r.groups[:r.count] {
+		if r.groups[i].id == c.group {
+			r.groups[i].rss += c.rss
+			return
+		}
+	}
+	if r.count < len(r.groups) {
+		r.groups[r.count] = group{c.group, c.rss}
+		r.count++
+	}
 }
 
 // generations bounds the walk up a family that changes meanwhile.
@@ -79,6 +136,7 @@ func (r *reliever) largest() (candidate, error) {
 	}
 	defer unix.Close(dir)
 	var worst, c candidate
+	r.count = 0
 	for {
 		n, err := unix.Getdents(dir, r.entries[:])
 		if err != nil {
@@ -90,7 +148,11 @@ func (r *reliever) largest() (candidate, error) {
 		for left := r.entries[:n]; len(left) > 0; {
 			var pid int
 			pid, left = nextPID(left)
-			if pid > 1 && pid != r.self && r.read(pid, &c) && c.rss > worst.rss {
+			if pid <= 1 || pid == r.self || !r.read(pid, &c) {
+				continue
+			}
+			r.addToGroup(&c)
+			if c.rss > worst.rss {
 				worst = c
 			}
 		}
@@ -147,8 +209,8 @@ func appendInt(to []byte, n int) []byte {
 	return append(to, byte('0'+n%10))
 }
 
-// parseStat reads "pid (name) state ppid ... rss ...", proc(5): the parent is
-// field 4 and the resident pages field 24. The name may hold anything, so the
+// parseStat reads "pid (name) state ppid pgrp ... rss ...", proc(5): the parent is
+// field 4, the group field 5 and the resident pages field 24. The name may hold anything, so the
 // last parenthesis ends it.
 func parseStat(line []byte, pid int, page int64, c *candidate) bool {
 	open, end := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
@@ -167,6 +229,8 @@ func parseStat(line []byte, pid int, page int64, c *candidate) bool {
 		switch field {
 		case 4:
 			c.parent = int(parseInt(rest[:stop]))
+		case 5:
+			c.group = int(parseInt(rest[:stop]))
 		case 24:
 			c.rss = parseInt(rest[:stop]) * page
 		}

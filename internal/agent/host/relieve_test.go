@@ -47,7 +47,7 @@ func FuzzNextPID(f *testing.F) {
 
 // The scan must work when there is nothing left to allocate.
 func TestScanFindsTheParentWithoutAllocating(t *testing.T) {
-	spawner, err := spawn.New("", false)
+	spawner, err := spawn.New(nil, false)
 	require.NoError(t, err)
 	r := newReliever(spawner)
 	child, err := spawner.Start("/bin/sleep", []string{"sleep", "100"}, &syscall.ProcAttr{})

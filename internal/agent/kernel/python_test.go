@@ -64,7 +64,7 @@ type box struct {
 
 func newBox(t *testing.T, python string) *box {
 	t.Helper()
-	spawner, err := spawn.New("", false)
+	spawner, err := spawn.New(nil, false)
 	require.NoError(t, err)
 	b := &box{t: t, spawner: spawner, env: os.Environ()}
 	b.Server = kernel.New(kernel.Options{

@@ -3,8 +3,10 @@
 // status to whoever started the process. Nothing else in the agent may call
 // wait, os/exec included.
 //
-// Processes are forked from one locked thread that sits in a process-count
-// cgroup of its own, so that a fork bomb meets its limit and the agent does not.
+// Processes are forked from a locked thread that sits in a process-count cgroup
+// of its own, so that a fork bomb meets its limit and the agent does not. A second
+// such group, small, is held in reserve: what the caller asks for while the first
+// is full (a pkill) still starts.
 package spawn
 
 import (
@@ -20,14 +22,14 @@ import (
 
 // Spawner starts processes. Create one per agent with [New].
 type Spawner struct {
-	requests chan request
-	reapAll  bool
+	forkers []chan request // a thread each, tried in order
+	reapAll bool
 
 	// The lock is never held over a system call that can take long, so that Find
 	// answers when memory is out and a fork hangs.
 	mu      sync.Mutex
 	procs   map[int]*Process
-	forking bool
+	forking int            // forks that go on
 	early   map[int]ending // reaped while a fork goes on, may be its child
 }
 
@@ -60,17 +62,23 @@ type result struct {
 	err     error
 }
 
-// New starts the spawner's thread and its reaper; both run until the agent
-// ends. tasksFile is the cgroup v1 "tasks" file that limits the count of
-// processes, empty for no limit. reapAll makes it wait for every child of this
-// process (the agent as PID 1); without it only for those it started, which is
-// what a test inside another program wants.
-func New(tasksFile string, reapAll bool) (*Spawner, error) {
-	s := &Spawner{requests: make(chan request), reapAll: reapAll, procs: map[int]*Process{}}
-	ready := make(chan error)
-	go s.forkLoop(tasksFile, ready)
-	if err := <-ready; err != nil {
-		return nil, err
+// New starts the spawner's threads and its reaper; they run until the agent
+// ends. groups are cgroup v1 "tasks" files that limit the count of processes; a
+// process is started in the first that is not full. None is no limit. reapAll
+// makes it wait for every child of this process (the agent as PID 1); without it
+// only for those it started, which is what a test inside another program wants.
+func New(groups []string, reapAll bool) (*Spawner, error) {
+	s := &Spawner{reapAll: reapAll, procs: map[int]*Process{}}
+	if len(groups) == 0 {
+		groups = []string{""}
+	}
+	for _, tasksFile := range groups {
+		requests, ready := make(chan request), make(chan error)
+		go s.forkLoop(tasksFile, requests, ready)
+		if err := <-ready; err != nil {
+			return nil, err
+		}
+		s.forkers = append(s.forkers, requests)
 	}
 	if reapAll {
 		children := make(chan os.Signal, 1)
@@ -84,9 +92,14 @@ func New(tasksFile string, reapAll bool) (*Spawner, error) {
 // copies afterwards. The errors are those of fork and exec: EAGAIN when the
 // sandbox is at its process limit, ENOENT, EACCES.
 func (s *Spawner) Start(path string, argv []string, attr *syscall.ProcAttr) (*Process, error) {
-	out := make(chan result, 1)
-	s.requests <- request{path, argv, attr, out}
-	r := <-out
+	var r result
+	for _, requests := range s.forkers {
+		out := make(chan result, 1)
+		requests <- request{path, argv, attr, out}
+		if r = <-out; r.err != syscall.EAGAIN {
+			break
+		}
+	}
 	return r.process, r.err
 }
 
@@ -136,7 +149,7 @@ func (p *Process) Reason() string {
 
 // forkLoop owns the thread that forks. The thread never leaves its cgroup, so
 // the goroutine never unlocks it.
-func (s *Spawner) forkLoop(tasksFile string, ready chan<- error) {
+func (s *Spawner) forkLoop(tasksFile string, requests <-chan request, ready chan<- error) {
 	runtime.LockOSThread()
 	if tasksFile != "" {
 		tid := fmt.Sprint(unix.Gettid())
@@ -146,27 +159,31 @@ func (s *Spawner) forkLoop(tasksFile string, ready chan<- error) {
 		}
 	}
 	ready <- nil
-	for r := range s.requests {
+	for r := range requests {
 		r.out <- s.fork(r)
 	}
 }
 
 func (s *Spawner) fork(r request) result {
 	s.mu.Lock()
-	s.forking = true
+	s.forking++
 	s.mu.Unlock()
 
 	pid, err := syscall.ForkExec(r.path, r.argv, r.attr)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forking--
 	early := s.early
-	s.forking, s.early = false, nil
+	if s.forking == 0 {
+		s.early = nil
+	}
 	if err != nil {
 		return result{nil, err}
 	}
 	p := &Process{PID: pid, done: make(chan struct{})}
 	if end, over := early[pid]; over {
+		delete(early, pid)
 		p.finish(end)
 		return result{p, nil}
 	}
@@ -218,7 +235,7 @@ func (s *Spawner) finish(pid int, end ending) {
 		p.finish(end)
 		return
 	}
-	if !s.forking {
+	if s.forking == 0 {
 		return
 	}
 	if s.early == nil {

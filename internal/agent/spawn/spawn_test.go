@@ -15,7 +15,7 @@ import (
 )
 
 // reaper is the spawner of all tests: only one may reap every child.
-var reaper = sync.OnceValues(func() (*spawn.Spawner, error) { return spawn.New("", true) })
+var reaper = sync.OnceValues(func() (*spawn.Spawner, error) { return spawn.New(nil, true) })
 
 func shell(t *testing.T, s *spawn.Spawner, script string) *spawn.Process {
 	t.Helper()
@@ -95,7 +95,7 @@ func TestSpawnerWithoutReapingGivesStatus(t *testing.T) {
 		require.Zero(t, status.ExitStatus())
 		return
 	}
-	s, err := spawn.New("", false)
+	s, err := spawn.New(nil, false)
 	require.NoError(t, err)
 	status, _ := shell(t, s, "exit 9").Status()
 	require.Equal(t, 9, status.ExitStatus())

@@ -18,7 +18,8 @@ const (
 	// rootDir is that root. The image takes its place; gVisor keeps the one sparse
 	// file in it that holds what the sandbox writes.
 	rootDir  = bundleDir + "/rootfs"
-	stateDir = "state" // runsc's --root
+	stateDir = "state"     // runsc's --root
+	panicLog = "panic.log" // the last words of the sentry
 )
 
 // cpuPeriod is the window in which processor time is dealt out, in
@@ -26,9 +27,9 @@ const (
 // its share still answers within a few milliseconds.
 const cpuPeriod = 20_000
 
-// hostTasksPerProcess bounds host threads by the processes allowed inside: each
-// has a stub thread and may pin one of the sentry's.
-const hostTasksPerProcess = 4
+// hostTasksPerProcess bounds host threads by the processes allowed inside. Seen:
+// two a process at rest, up to ten in a fork bomb. The memory limit counts them too.
+const hostTasksPerProcess = 32
 
 // capabilities of root inside. They act on the sandbox's own kernel, not on the
 // host; those that would let it change its network or load code into that

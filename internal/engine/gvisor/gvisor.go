@@ -167,6 +167,7 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 	flags := []string{
 		"--root=" + filepath.Join(spec.Dir, stateDir),
 		"--log=" + logFile,
+		"--panic-log=" + filepath.Join(spec.Dir, panicLog),
 		"--platform=" + e.config.Platform,
 		"--network=sandbox",
 		// The gofer is as trusted as the sentry: it gets the sandbox's namespace,
@@ -216,7 +217,7 @@ func (e *Engine) clear(ctx context.Context, id, dir string) error {
 		return err
 	}
 	var errs []error
-	for _, name := range []string{bundleDir, stateDir, "pid", "runsc.log"} {
+	for _, name := range []string{bundleDir, stateDir, panicLog, "pid", "runsc.log"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
 	}
 	return errors.Join(errs...)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -97,7 +99,27 @@ func (i *instance) endReason() string {
 	if i.group.oomKilled() {
 		return outOfMemory(i.spec.Limits.MemoryBytes)
 	}
+	if words := lastWords(filepath.Join(i.spec.Dir, panicLog)); words != "" {
+		return "the engine crashed: " + words
+	}
 	return "its first process ended, or the engine process was killed"
+}
+
+// lastWords finds the line of a panic log that says what happened.
+func lastWords(file string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	raw, _ := io.ReadAll(io.LimitReader(f, 64<<10))
+	for line := range strings.Lines(string(raw)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") || strings.HasPrefix(line, "runtime:") {
+			return line
+		}
+	}
+	return ""
 }
 
 func outOfMemory(limit int64) string {

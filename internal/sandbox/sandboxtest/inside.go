@@ -185,6 +185,9 @@ func (c *Child) Line() string {
 	return c.lines.Text()
 }
 
+// Wait waits until the child has ended.
+func (c *Child) Wait() { c.cmd.Wait() }
+
 // Kill ends the child as kill -9 does, and waits for its end.
 func (c *Child) Kill() {
 	c.cmd.Process.Signal(syscall.SIGKILL) // fails when it has ended already

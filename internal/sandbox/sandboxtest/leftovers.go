@@ -37,6 +37,9 @@ func Leftovers(dir string) []string {
 	return found
 }
 
+// EngineRuns tells whether any process of the engine works for a data folder.
+func EngineRuns(dir string) bool { return len(processesNaming(filepath.Join(dir, "sandboxes"))) > 0 }
+
 // processesNaming lists processes whose command line holds text.
 func processesNaming(text string) []string {
 	var found []string

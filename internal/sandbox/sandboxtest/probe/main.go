@@ -50,7 +50,7 @@ func run(command string, args []string) {
 		os.Exit(code)
 	case "sleep":
 		fmt.Println("asleep")
-		select {}
+		wait()
 	case "listen": // ADDRESS
 		listen(args[0])
 	case "dial": // ADDRESS
@@ -118,13 +118,20 @@ func forkUntilRefused() {
 		pid, _, errno := syscall.RawSyscall(syscall.SYS_FORK, 0, 0, 0)
 		if errno != 0 {
 			fmt.Println("forked", n, errno)
-			select {}
+			wait()
 		}
 		if pid == 0 { // of the runtime there is only this thread: no Go code from here on
 			for {
 				syscall.RawSyscall(syscall.SYS_PAUSE, 0, 0, 0)
 			}
 		}
+	}
+}
+
+// wait waits to be killed. (The runtime takes a select{} alone for a deadlock.)
+func wait() {
+	for {
+		syscall.Pause()
 	}
 }
 
