@@ -12,7 +12,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 clients="$root/.tombolo/clients"
 export TOMBOLO_BIN="${TOMBOLO_BIN:-$root/bin/tombolo}"
-export TOMBOLO_DATA="${TOMBOLO_TEST_DATA:?the data folder with the default templates}"
+TOMBOLO_DATA=$(realpath "${TOMBOLO_TEST_DATA:?the data folder with the default templates}")
+export TOMBOLO_DATA
 export PYTHONDONTWRITEBYTECODE=1
 
 failed=()
