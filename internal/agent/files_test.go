@@ -276,3 +276,15 @@ func TestComposeJoinsAndRemoves(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "one two", string(got))
 }
+
+func TestUnreadableFileIsAnErrorAndNoBrokenConnection(t *testing.T) {
+	s := start(t)
+	for _, encoding := range []string{"identity", "gzip"} {
+		res, text := s.do("GET", files("path", "/proc/self/mem"), http.Header{"Accept-Encoding": {encoding}}, nil)
+		require.Equal(t, http.StatusInternalServerError, res.StatusCode, text)
+		require.Contains(t, text, "/proc/self/mem")
+	}
+	res, text := s.do("GET", files("path", "/proc/self/status"), nil, nil)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	require.Contains(t, text, "Pid:")
+}

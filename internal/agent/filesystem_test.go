@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/filesystem"
 )
 
@@ -148,6 +149,19 @@ func TestRemoveIsIdempotent(t *testing.T) {
 	}
 	_, err := s.filesystem().Remove(context.Background(), connect.NewRequest(&pb.RemoveRequest{Path: "/"}))
 	require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+}
+
+func TestEmptyPathIsNeverRemovedOrMoved(t *testing.T) {
+	s := start(t)
+	s.init(hostapi.Init{DefaultWorkdir: s.dir})
+	f := s.put("f", "")
+	_, err := s.filesystem().Remove(context.Background(), connect.NewRequest(&pb.RemoveRequest{}))
+	require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+	_, err = s.filesystem().Move(context.Background(), connect.NewRequest(&pb.MoveRequest{Destination: s.path("g")}))
+	require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+	_, err = s.filesystem().Move(context.Background(), connect.NewRequest(&pb.MoveRequest{Source: f}))
+	require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+	require.FileExists(t, f)
 }
 
 // seen is what a watch told.

@@ -70,14 +70,14 @@ func TestLookupSeesNewUsers(t *testing.T) {
 func TestResolve(t *testing.T) {
 	for path, want := range map[string]string{
 		"":                "/work",
-		"a":               "/work/a",
-		"./a/../b":        "/work/b",
+		"a":               "/home/user/a",
+		"./a/../b":        "/home/user/b",
 		"../../../../etc": "/etc",
 		"~":               "/home/user",
 		"~/x":             "/home/user/x",
 		"/a//b/":          "/a/b",
 		"/../x":           "/x",
-		"a~":              "/work/a~",
+		"a~":              "/home/user/a~",
 	} {
 		got, err := account.Resolve(path, "/home/user", "/work")
 		require.NoError(t, err)

@@ -17,9 +17,9 @@ type PathError struct{ Message string }
 
 func (e *PathError) Error() string { return e.Message }
 
-// Resolve makes a path absolute and clean. "~" and "~/x" lie in home, another
-// relative path in workdir, and the empty path is workdir itself. The error is
-// a *PathError.
+// Resolve makes a path absolute and clean. A relative path lies in home, with or
+// without "~/" before it, as in E2B; the empty path is workdir. The error is a
+// *PathError.
 func Resolve(path, home, workdir string) (string, error) {
 	if strings.ContainsRune(path, 0) {
 		return "", &PathError{"the path contains a NUL byte"}
@@ -28,12 +28,14 @@ func Resolve(path, home, workdir string) (string, error) {
 		return "", &PathError{fmt.Sprintf("the path is %d bytes long; at most %d can be used", len(path), pathLimit)}
 	}
 	switch {
+	case path == "":
+		path = filepath.Join("/", workdir)
 	case path == "~" || strings.HasPrefix(path, "~/"):
 		path = filepath.Join("/", home, path[1:])
 	case strings.HasPrefix(path, "~"):
 		return "", &PathError{fmt.Sprintf("the path %q names another user's home; only ~ and ~/... are understood", path)}
 	case !filepath.IsAbs(path):
-		path = filepath.Join("/", workdir, path)
+		path = filepath.Join("/", home, path)
 	}
 	path = filepath.Clean(path)
 	if len(path) >= pathLimit {

@@ -2,7 +2,9 @@ package files
 
 import (
 	"compress/gzip"
+	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"os"
@@ -40,6 +42,10 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	}
 	if !info.Mode().IsRegular() {
 		return refuse(http.StatusBadRequest, "path '%s' is not a regular file", path)
+	}
+	// Some files of /proc open and cannot be read; later it is too late to say so.
+	if _, err := f.ReadAt(make([]byte, 1), 0); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read file: %w", err)
 	}
 
 	name := filepath.Base(path)

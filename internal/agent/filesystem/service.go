@@ -86,11 +86,11 @@ func (s *Service) MakeDir(_ context.Context, req *connect.Request[pb.MakeDirRequ
 
 // Move renames a file or directory.
 func (s *Service) Move(_ context.Context, req *connect.Request[pb.MoveRequest]) (*connect.Response[pb.MoveResponse], error) {
-	source, who, err := s.resolve(req.Header(), req.Msg.GetSource())
+	source, who, err := s.resolveNamed(req.Header(), req.Msg.GetSource())
 	if err != nil {
 		return nil, err
 	}
-	destination, _, err := s.resolve(req.Header(), req.Msg.GetDestination())
+	destination, _, err := s.resolveNamed(req.Header(), req.Msg.GetDestination())
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (s *Service) Move(_ context.Context, req *connect.Request[pb.MoveRequest]) 
 
 // Remove deletes a file, or a directory with all it holds.
 func (s *Service) Remove(_ context.Context, req *connect.Request[pb.RemoveRequest]) (*connect.Response[pb.RemoveResponse], error) {
-	path, _, err := s.resolve(req.Header(), req.Msg.GetPath())
+	path, _, err := s.resolveNamed(req.Header(), req.Msg.GetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +136,15 @@ func (s *Service) resolve(h http.Header, path string) (string, account.Account, 
 		return "", who, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	return resolved, who, nil
+}
+
+// resolveNamed is resolve for what changes the file itself: there a path that
+// was left out must not mean the working directory.
+func (s *Service) resolveNamed(h http.Header, path string) (string, account.Account, error) {
+	if path == "" {
+		return "", account.Account{}, connect.NewError(connect.CodeInvalidArgument, errors.New("the path is empty"))
+	}
+	return s.resolve(h, path)
 }
 
 func (s *Service) entry(path string) (*pb.EntryInfo, error) {
