@@ -19,9 +19,9 @@ var (
 	sandbox4 = sandboxAddr.As4()
 )
 
-// maxHeaders is as much of a frame as checkFrame looks at: Ethernet and IPv4
-// without options.
-const maxHeaders = header.EthernetMinimumSize + header.IPv4MinimumSize
+// maxHeaders is as much of a frame as checkFrame and refusal look at: Ethernet,
+// IPv4 without options, and of TCP what a port unreachable quotes (RFC 792).
+const maxHeaders = header.EthernetMinimumSize + header.IPv4MinimumSize + quotedPayload
 
 // checkFrame judges a frame from the sandbox by its first bytes; size is that
 // of the whole frame. It lets through what the sandbox may rightly send and
@@ -44,6 +44,10 @@ func checkFrame(first []byte, size int) (tcpip.NetworkProtocolNumber, bool) {
 	}
 }
 
+// firstNotUnicast begins the addresses, by their first byte, that are multicast,
+// reserved or broadcast.
+const firstNotUnicast = 224
+
 func checkIPv4(packet []byte) bool {
 	if len(packet) < header.IPv4MinimumSize || packet[0]>>4 != header.IPv4Version {
 		return false
@@ -54,7 +58,7 @@ func checkIPv4(packet []byte) bool {
 	}
 	switch tcpip.TransportProtocolNumber(packet[9]) {
 	case header.TCPProtocolNumber, header.UDPProtocolNumber:
-		return destination[0] < 224 // no multicast, reserved or broadcast
+		return destination[0] < firstNotUnicast
 	case header.ICMPv4ProtocolNumber:
 		return destination == gateway4
 	default:

@@ -4,8 +4,8 @@
 // through the stack; connections out are judged by a [Policy], then dialled
 // from the host.
 //
-// All sandboxes have the same addresses (see package hostapi), IPv4 only: IPv6
-// is switched off in the namespace and names have no AAAA records inside.
+// All sandboxes have the same addresses (see package hostapi), IPv4 only: of
+// IPv6 there is ::1 in the namespace, and names have no AAAA records inside.
 // There is no bridge, no NAT and no firewall rule on the host, and nothing is
 // forwarded that is not TCP, UDP or DNS.
 //

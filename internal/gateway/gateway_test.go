@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -78,6 +79,28 @@ func TestDeniedIsResetAndReported(t *testing.T) {
 		require.False(t, event.Decision.Allow)
 		require.NotEmpty(t, event.Decision.Reason)
 	}
+}
+
+func TestConnectionToNoSingleHostIsRefusedAtOnce(t *testing.T) {
+	n := newNetwork(t, withPolicy(gateway.NewPublic()))
+	for _, address := range []string{"224.0.0.1:80", "239.255.255.250:1900", "240.0.0.1:80"} {
+		_, err := dialFromInside(t, n, "tcp4", address)
+		require.Error(t, err, address)
+		require.True(t, errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH), "%s: %v", address, err)
+	}
+}
+
+func TestOfIPv6OnlyLoopbackIsThere(t *testing.T) {
+	n := newNetwork(t)
+	require.NoError(t, inside(t, n, func() error {
+		listener, err := net.Listen("tcp6", "[::1]:0")
+		if err != nil {
+			return err
+		}
+		return listener.Close()
+	}))
+	_, err := dialFromInside(t, n, "tcp6", "[2001:4860:4860::8888]:443")
+	require.ErrorIs(t, err, syscall.ENETUNREACH)
 }
 
 func TestDialIntoTheSandbox(t *testing.T) {

@@ -102,6 +102,9 @@ func (l *link) receive(frame *buffer.Buffer) {
 	protocol, ok := checkFrame(first.AsSlice(), int(size))
 	if !ok {
 		l.refused.Add(1)
+		if answer := refusal(first.AsSlice()); answer != nil {
+			l.sendFrame(answer)
+		}
 		frame.Release()
 		return
 	}

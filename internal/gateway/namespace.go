@@ -105,7 +105,7 @@ func onThrowawayThread(fn func() error) error {
 // openDevice makes or opens the TAP in the thread's namespace, and a netlink
 // socket there.
 func (ns *namespace) openDevice() error {
-	if err := disableIPv6(); err != nil {
+	if err := limitIPv6(); err != nil {
 		return err
 	}
 	for i := range ns.queues {
@@ -160,12 +160,13 @@ func attachTAP(fd int) error {
 	return nil
 }
 
-// disableIPv6 acts on the thread's namespace. A kernel without IPv6 is fine.
-func disableIPv6() error {
-	for _, scope := range []string{"all", "default"} {
-		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+scope+"/disable_ipv6", []byte("1"), 0)
+// limitIPv6 leaves the thread's namespace ::1 alone, which programs listen on. A
+// kernel without IPv6 is fine.
+func limitIPv6() error {
+	for _, setting := range []struct{ scope, disable string }{{"all", "1"}, {"default", "1"}, {"lo", "0"}} {
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+setting.scope+"/disable_ipv6", []byte(setting.disable), 0)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("disable IPv6: %w", err)
+			return fmt.Errorf("limit IPv6 to lo: %w", err)
 		}
 	}
 	return nil
