@@ -28,6 +28,10 @@ const (
 	engineMemory = 96 << 20
 	// reserveMemory lets the agent act while memory is exhausted.
 	reserveMemory = 128 << 20
+	// reliefEffect is how long memory may take to come back after relief, before
+	// it is asked for again: a process that was ended gives its memory up page by
+	// page, and the next one would be ended for nothing.
+	reliefEffect = 250 * time.Millisecond
 	// reliefPatience is how long the sandbox may stay at its limit before it is
 	// ended as a whole.
 	reliefPatience = 10 * time.Second
@@ -143,6 +147,8 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 	room := int64(reserveMemory)
 	ctx, cancel := context.WithTimeout(ctx, reliefPatience)
 	defer cancel()
+	var asked time.Time // when relief was asked for last
+	var usedThen int64  // and what was used then
 	for round := 0; ; round++ {
 		i.group.setRoom(limit, room)
 		used, err := i.group.memoryInUse()
@@ -154,8 +160,10 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 		if used < limit+engineMemory*3/4 && i.group.setRoom(limit, 0) == nil && round > 0 {
 			return true
 		}
-		if i.spec.OnPressure != nil && used >= limit*7/8 {
+		grows := used > usedThen+reserveMemory/2
+		if i.spec.OnPressure != nil && used >= limit*7/8 && (grows || time.Since(asked) > reliefEffect) {
 			i.spec.OnPressure(ctx, engine.Pressure{UsedBytes: used, LimitBytes: limit})
+			asked, usedThen = time.Now(), used
 		}
 		if used > limit+engineMemory+room*3/4 {
 			room = min(room+reserveMemory/2, 4*reserveMemory) // the agent itself may be standing still
