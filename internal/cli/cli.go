@@ -63,3 +63,12 @@ then from tombolo.yaml in the current folder or in /etc/tombolo.`,
 	)
 	return root
 }
+
+// group is a command that only has commands below it. Without one it prints its
+// help; a wrong one is an error.
+func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(below...)
+	return cmd
+}

@@ -61,7 +61,7 @@ func (e execution) run(ctx context.Context) error {
 	}
 	defer stream.Close()
 	if !stream.Receive() {
-		return remoteText(stream.Err())
+		return notStarted(stream.Err())
 	}
 	pid := stream.Msg().GetEvent().GetStart().GetPid()
 	ctx, cancel := context.WithCancel(ctx)
@@ -172,6 +172,17 @@ func exitOf(end *processrpc.ProcessEvent_EndEvent) error {
 	default:
 		return exitCode(128 + int(syscall.SIGKILL))
 	}
+}
+
+// notStarted is the error of a command that could not be started, with a shell's
+// exit codes: 127 for one that is not there, 126 for one that may not be run.
+func notStarted(err error) error {
+	code := map[connect.Code]exitCode{connect.CodeNotFound: 127, connect.CodePermissionDenied: 126}[connect.CodeOf(err)]
+	if code == 0 {
+		return remoteText(err)
+	}
+	fmt.Fprintln(os.Stderr, "tombolo:", remoteText(err))
+	return code
 }
 
 // remoteText keeps the words of an error from the agent without the protocol's.

@@ -12,9 +12,8 @@ import (
 )
 
 func newKey() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Create, list and delete API keys"}
-	cmd.AddCommand(newKeyCreate(), newKeyList(), newKeyDelete())
-	return cmd
+	return group(&cobra.Command{Use: "key", Short: "Create, list and delete API keys"},
+		newKeyCreate(), newKeyList(), newKeyDelete())
 }
 
 func newKeyCreate() *cobra.Command {

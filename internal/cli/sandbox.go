@@ -15,9 +15,8 @@ import (
 )
 
 func newSandbox() *cobra.Command {
-	cmd := &cobra.Command{Use: "sandbox", Short: "List, create, use and kill sandboxes of the running server"}
-	cmd.AddCommand(newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxKill())
-	return cmd
+	return group(&cobra.Command{Use: "sandbox", Short: "List, create, use and kill sandboxes of the running server"},
+		newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxKill())
 }
 
 func newSandboxList() *cobra.Command {

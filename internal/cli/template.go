@@ -14,9 +14,8 @@ import (
 )
 
 func newTemplate() *cobra.Command {
-	cmd := &cobra.Command{Use: "template", Short: "List, build and delete templates"}
-	cmd.AddCommand(newTemplateList(), newTemplateBuild(), newTemplateDelete())
-	return cmd
+	return group(&cobra.Command{Use: "template", Short: "List, build and delete templates"},
+		newTemplateList(), newTemplateBuild(), newTemplateDelete())
 }
 
 func newTemplateList() *cobra.Command {

@@ -161,7 +161,7 @@ func (m *Manager) find(id string) (*sandbox, error) {
 	if wasThere {
 		return nil, &GoneError{ID: id, Reason: reason}
 	}
-	return nil, ErrNotFound
+	return nil, fmt.Errorf("%w: no live sandbox has the id %q", ErrNotFound, id)
 }
 
 // List implements Sandboxes.

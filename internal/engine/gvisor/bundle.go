@@ -73,7 +73,7 @@ func ociSpec(spec engine.Spec, cgroupPath string) *specs.Spec {
 				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1 << 20},
 			},
 		},
-		Mounts: mounts(spec.Mounts),
+		Mounts: mounts(spec),
 		Annotations: map[string]string{
 			"dev.gvisor.spec.rootfs.source":  spec.Image,
 			"dev.gvisor.spec.rootfs.type":    "erofs",
@@ -102,16 +102,19 @@ func ociSpec(spec engine.Spec, cgroupPath string) *specs.Spec {
 // reached unless root inside lifts that one, and then ends only this sandbox.
 func hostTaskLimit(l engine.Limits) int64 { return 256 + l.Processes*hostTasksPerProcess }
 
-func mounts(extra []engine.Mount) []specs.Mount {
+// mounts are what every sandbox has, and its own. What is written to /dev/shm is
+// memory that no ended process gives back, so it stays well below the limit.
+func mounts(spec engine.Spec) []specs.Mount {
+	shared := fmt.Sprintf("size=%d", spec.Limits.MemoryBytes/2)
 	all := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777", shared}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup"},
 	}
-	for _, m := range extra {
+	for _, m := range spec.Mounts {
 		options := []string{"rbind"}
 		if m.ReadOnly {
 			options = append(options, "ro")
