@@ -233,6 +233,11 @@ def test_a_plot_carries_its_chart(interpreter):
     assert [list(point) for point in chart.elements[0].points] == [[1, 10], [2, 20], [3, 30]]
 
 
+def test_a_plotly_figure_is_html(interpreter):
+    results = rich(interpreter, "import plotly.express as px\npx.line(x=[1, 2], y=[3, 4]).show()")
+    assert "plotly" in results[-1].html
+
+
 # --- environment and folders -------------------------------------------------
 
 
