@@ -62,10 +62,15 @@ var baseChecks = []struct{ what, command string }{
 	{"pip installs for root and for user", `pip install -q --no-deps tabulate && python3 -c 'import tabulate'
 		pip uninstall -q -y tabulate
 		` + asUser + `pip install -q --no-deps tabulate
-		` + asUser + `python3 -c 'import tabulate; assert tabulate.__file__.startswith("/home/user/.local")'`},
+		` + asUser + `python3 -c 'import tabulate; assert tabulate.__file__.startswith("/usr/local")'
+		` + asUser + `pip uninstall -q -y tabulate`},
+	{"user may replace what root installed", `pip install -q --no-deps tabulate && ` + asUser + `pip uninstall -q -y tabulate`},
+	{"tmp is not empty", `[ -n "$(ls -A /tmp)" ] && [ "$(stat -c %a /tmp)" = 1777 ]`},
 	{"a virtual environment works", asUser + `sh -c 'python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version'`},
 	{"npm installs for user without sudo", asUser + `npm install --global --silent is-odd
 		[ -d /home/user/.local/lib/node_modules/is-odd ]`},
+	{"npm installs in a folder", asUser + `sh -c 'mkdir /tmp/p && cd /tmp/p && npm install --silent is-number && node -e "require(\"is-number\")"'
+		` + asUser + `npx --version`},
 	{"apt installs", `apt-get -qq update && apt-get -qq -y install hello >/dev/null && hello | grep -q Hello`},
 	{"a compiler works", `cd /tmp && echo 'int main(void){return 0;}' >a.c && gcc a.c && ./a.out`},
 	{"Python headers", `[ -f /usr/include/python3.13/Python.h ]`},

@@ -79,12 +79,11 @@ func (b *build) begin(ctx context.Context) error {
 		argv = append(argv, "--include="+strings.Join(b.recipe.Packages, ","))
 	}
 	argv = append(argv, b.recipe.Debian, b.root)
-	mirror := b.Mirror
-	if mirror == "" {
-		mirror = DefaultMirror
-	}
 	for _, source := range [][2]string{{"debian", ""}, {"debian", "-updates"}, {"debian-security", "-security"}} {
-		argv = append(argv, fmt.Sprintf("deb %s/%s %s%s main", mirror, source[0], b.recipe.Debian, source[1]))
+		if b.Mirror == "" {
+			break // mmdebstrap knows where Debian and its updates are
+		}
+		argv = append(argv, fmt.Sprintf("deb %s/%s %s%s main", b.Mirror, source[0], b.recipe.Debian, source[1]))
 	}
 	if err := b.outside(ctx, "installing Debian "+b.recipe.Debian, argv...); err != nil {
 		return err
@@ -144,7 +143,12 @@ func (b *build) compile(ctx context.Context) error {
 	}
 	return b.inside(ctx, "compiling Python modules", `
 		for dir in /usr/lib/python3* /usr/local/lib/python3*; do
-			[ ! -d "$dir" ] || python3 -m compileall -q -j 0 "$dir" >/dev/null 2>&1 || true
+			[ -d "$dir" ] || continue
+			case $(stat -c %a "$dir") in
+				*7) umask 000 ;; # who may replace the modules may replace their byte code
+				*) umask 022 ;;
+			esac
+			python3 -m compileall -q -j 0 "$dir" >/dev/null 2>&1 || true
 		done`)
 }
 

@@ -16,9 +16,6 @@ import (
 // machine trusts.
 const DefaultCABundle = "/etc/ssl/certs/ca-certificates.crt"
 
-// DefaultMirror is where Debian packages come from.
-const DefaultMirror = "http://deb.debian.org"
-
 // buildSpace is how much must be free for a build besides the image it begins
 // with, bytes.
 const buildSpace = 3 << 30
@@ -34,7 +31,7 @@ type Builder struct {
 	// the image does not have are added to its own. Empty is DefaultCABundle,
 	// when there is such a file.
 	CABundle string
-	// Mirror has Debian at /debian and /debian-security. Empty is DefaultMirror.
+	// Mirror has Debian at /debian and /debian-security. Empty is Debian's own.
 	Mirror string
 	// Progress is told what happens, from one goroutine at a time; nil is fine.
 	Progress func(Event)

@@ -69,6 +69,15 @@ var removed = []string{
 	"etc/machine-id",
 }
 
+// added is what every image has, whatever its recipe says.
+var added = []file{
+	{Path: "etc/machine-id", Mode: 0o444}, // empty: no two sandboxes are one machine
+	// gVisor mounts a file system in memory over an empty /tmp, and what programs
+	// unpack there would count as memory.
+	{Path: "tmp", Dir: true, Mode: 0o777 | fs.ModeSticky},
+	{Path: "tmp/.X11-unix", Dir: true, Mode: 0o777 | fs.ModeSticky},
+}
+
 // clean removes what no sandbox needs and what differs between two builds, and
 // gives every file its final time, before byte code is compiled against it.
 func (b *build) clean(context.Context) error {
@@ -83,7 +92,12 @@ func (b *build) clean(context.Context) error {
 				return fmt.Errorf("remove /%s: %w", name, err)
 			}
 		}
-		return layFile(tree, file{Path: "etc/machine-id", Mode: 0o444})
+		for _, f := range added {
+			if err := layFile(tree, f); err != nil {
+				return fmt.Errorf("make /%s: %w", f.Path, err)
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return err
