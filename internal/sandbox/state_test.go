@@ -84,7 +84,8 @@ func TestLogbookTailIsTheAgentsLastLines(t *testing.T) {
 		book.add("agent", fmt.Sprint("agent ", n))
 		book.add("lifecycle", "between")
 	}
-	require.Equal(t, "agent 3\nagent 4\n", book.tail(2))
+	require.Equal(t, "agent 3\nagent 4", book.tail(2))
+	require.Equal(t, "", (&logbook{}).tail(2))
 }
 
 func TestErrorsTellWhatToDo(t *testing.T) {
