@@ -79,26 +79,15 @@ def test_a_fork_bomb_stays_in_its_sandbox(new_box, new_interpreter):
     assert victim.kill() is True
 
 
-# Starts processes until it may not, then says how that was told.
-STARTING = """
-import os, signal
-children = []
-try:
-    while True:
-        children.append(os.posix_spawn("/bin/sleep", ["sleep", "100"], {}))
-except OSError as error:
-    print(type(error).__name__, len(children))
-for child in children:
-    os.kill(child, signal.SIGKILL)
-"""
-
-
-def test_too_many_processes_is_an_error_inside(new_interpreter):
+def test_too_many_processes_end_with_a_reason(new_interpreter):
     sandbox = new_interpreter()
-    sandbox.files.write("/tmp/starting.py", STARTING)
-    error, count = sandbox.commands.run("python3 /tmp/starting.py", timeout=100).stdout.split()
-    assert error == "BlockingIOError" and int(count) < 5000
+    bystander = sandbox.commands.run("sleep 1000", background=True)
+    sandbox.files.write("/tmp/starting.py", "import os\nwhile True: os.posix_spawn('/bin/sleep', ['sleep', '100'], {})")
+    with pytest.raises(CommandExitException) as failure:
+        sandbox.commands.run("python3 /tmp/starting.py", timeout=100)
+    assert "process" in f"{failure.value.error} {failure.value.stderr}"
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
+    assert bystander.pid in [process.pid for process in sandbox.commands.list()]
 
 
 def test_many_small_processes_that_take_too_much_memory_do_not_end_the_sandbox(new_box):
@@ -106,7 +95,7 @@ def test_many_small_processes_that_take_too_much_memory_do_not_end_the_sandbox(n
     sandbox.files.write("/tmp/many.py", "import os, time\nhoard = b'x' * (4 << 20)\nfor _ in range(200):\n  if os.fork() == 0:\n    mine = bytearray(hoard); time.sleep(60)\ntime.sleep(60)")
     with pytest.raises(SandboxException):
         sandbox.commands.run("exec python3 /tmp/many.py", timeout=30)
-    sandbox.commands.run("pkill -9 -f many.py || true")
+    sandbox.commands.run("pkill -9 -f 'many[.]py' || true")
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
 
 
