@@ -177,8 +177,12 @@ func exitOf(end *processrpc.ProcessEvent_EndEvent) error {
 // notStarted is the error of a command that could not be started, with a shell's
 // exit codes: 127 for one that is not there, 126 for one that may not be run.
 func notStarted(err error) error {
-	code := map[connect.Code]exitCode{connect.CodeNotFound: 127, connect.CodePermissionDenied: 126}[connect.CodeOf(err)]
-	if code == 0 {
+	var remote *connect.Error
+	if !errors.As(err, &remote) {
+		return remoteText(err)
+	}
+	code, ok := map[string]exitCode{hostapi.ExecNotFound: 127, hostapi.ExecNotPermitted: 126}[remote.Meta().Get(hostapi.ExecErrorHeader)]
+	if !ok {
 		return remoteText(err)
 	}
 	fmt.Fprintln(os.Stderr, "tombolo:", remoteText(err))

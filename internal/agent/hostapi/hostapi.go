@@ -82,3 +82,11 @@ type Relieved struct {
 	Name     string `json:"name"`
 	RSSBytes int64  `json:"rssBytes"`
 }
+
+// ExecErrorHeader is in the metadata of the error of process.Process/Start when
+// the program itself was the trouble.
+const (
+	ExecErrorHeader  = "Exec-Error"
+	ExecNotFound     = "not-found"
+	ExecNotPermitted = "not-permitted"
+)

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/account"
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/identity"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
 )
@@ -45,7 +46,7 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 	}
 	path, err := lookPath(config.GetCmd(), env["PATH"])
 	if err != nil {
-		return nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
+		return nil, nil, programError(err, hostapi.ExecNotFound)
 	}
 	files, err := openFiles(req.Msg, who)
 	if err != nil {
@@ -160,11 +161,28 @@ func forkError(cmd string, err error) error {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot start %q: too many open files", cmd))
 	}
-	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("cannot start %q: %w", cmd, err))
+	what := ""
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		what = hostapi.ExecNotFound
+	case errors.Is(err, syscall.EACCES):
+		what = hostapi.ExecNotPermitted
+	}
+	return programError(fmt.Errorf("cannot start %q: %w", cmd, err), what)
 }
 
 // killAt ends the process, and what it leads, when the time is over. Monotonic
 // time counts, so a paused sandbox does not use it up.
 func (p *process) killAt(deadline time.Time) {
 	p.timeout = time.AfterFunc(time.Until(deadline), p.kill)
+}
+
+// programError is invalid_argument, as E2B's clients expect, and says to our own
+// command line what was the matter with the program.
+func programError(err error, what string) error {
+	answer := connect.NewError(connect.CodeInvalidArgument, err)
+	if what != "" {
+		answer.Meta().Set(hostapi.ExecErrorHeader, what)
+	}
+	return answer
 }
