@@ -10,8 +10,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
@@ -78,17 +80,17 @@ func (c *Client) List(ctx context.Context) (infos []sandbox.Info, err error) {
 
 // Get finds a live sandbox.
 func (c *Client) Get(ctx context.Context, id string) (info sandbox.Info, err error) {
-	return info, c.do(ctx, http.MethodGet, "/sandboxes/"+id, nil, &info)
+	return info, c.do(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(id), nil, &info)
 }
 
 // Kill ends a sandbox.
 func (c *Client) Kill(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, "/sandboxes/"+id, nil, nil)
+	return c.do(ctx, http.MethodDelete, "/sandboxes/"+url.PathEscape(id), nil, nil)
 }
 
 // Logs returns what is kept of a sandbox's log.
 func (c *Client) Logs(ctx context.Context, id string) (lines []sandbox.LogLine, err error) {
-	return lines, c.do(ctx, http.MethodGet, "/sandboxes/"+id+"/logs", nil, &lines)
+	return lines, c.do(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(id)+"/logs", nil, &lines)
 }
 
 // Dial connects to a port inside a sandbox.
@@ -97,32 +99,47 @@ func (c *Client) Dial(ctx context.Context, id string, port uint16) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	path := fmt.Sprintf("/sandboxes/%s/ports/%d", id, port)
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: tombolo\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n", path)
+	// The answer comes when the sandbox's port has answered, which may be never.
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	reader, err := upgrade(conn, fmt.Sprintf("/sandboxes/%s/ports/%d", url.PathEscape(id), port))
+	if !stop() {
+		err = ctx.Err()
+	}
 	if err != nil {
 		conn.Close()
+		return nil, err
+	}
+	return &upgraded{UnixConn: conn.(*net.UnixConn), reader: reader}, nil
+}
+
+// upgrade makes an HTTP connection one of bytes, to be read from the reader.
+func upgrade(conn net.Conn, path string) (*bufio.Reader, error) {
+	_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: tombolo\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n", path)
+	if err != nil {
 		return nil, err
 	}
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil {
-		conn.Close()
 		return nil, err
 	}
 	if response.StatusCode != http.StatusSwitchingProtocols {
-		defer conn.Close()
 		return nil, readFailure(response)
 	}
-	return &upgraded{Conn: conn, reader: reader}, nil
+	return reader, nil
 }
 
-// upgraded reads first what came together with the answer's head.
+// upgraded reads first what came together with the answer's head. It can be
+// half-closed, as the connection inside can.
 type upgraded struct {
-	net.Conn
+	*net.UnixConn
 	reader *bufio.Reader
 }
 
 func (u *upgraded) Read(p []byte) (int, error) { return u.reader.Read(p) }
+
+// WriteTo of the connection would pass by what is buffered.
+func (u *upgraded) WriteTo(w io.Writer) (int64, error) { return u.reader.WriteTo(w) }
 
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
@@ -96,19 +97,23 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(outside, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"); err != nil {
 		return
 	}
-	go func() {
-		io.Copy(inside, buffered)
-		closeWrite(inside)
-	}()
-	io.Copy(outside, inside)
+	var directions sync.WaitGroup
+	directions.Go(func() { carry(inside, buffered, inside, outside) })
+	directions.Go(func() { carry(outside, inside, inside, outside) })
+	directions.Wait()
 }
 
-func closeWrite(c net.Conn) {
-	if half, ok := c.(interface{ CloseWrite() error }); ok {
+// carry copies until from ends and passes the end on; each direction ends on its
+// own. After a failure neither can go on.
+func carry(to net.Conn, from io.Reader, both ...net.Conn) {
+	_, err := io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
 		half.CloseWrite()
 		return
 	}
-	c.Close()
+	for _, conn := range both {
+		conn.Close()
+	}
 }
 
 // failure is the body of an error.

@@ -1,0 +1,100 @@
+package internal_test
+
+import (
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/tombolo-dev/tombolo/"
+
+// below lists what a package (and those in folders below it) may depend on of
+// this module, itself left out. Whatever is not listed may not be imported, not
+// even through others. Test packages are free.
+var below = map[string][]string{
+	"internal/agent":         {},
+	"internal/agent/hostapi": {},
+	"internal/engine":        {},
+	"internal/gateway":       {"internal/agent/hostapi"},
+	"internal/image":         {"templates"},
+	"internal/store":         {},
+	"internal/sandbox":       {"internal/engine", "internal/store", "internal/agent/hostapi", "internal/agent/rpc"},
+	"internal/edge":          {"internal/sandbox"},
+	"internal/api":           {"internal/sandbox", "internal/store"},
+	"internal/api/control":   {"internal/sandbox"},
+	"cmd/tombolo-agent":      {"internal/agent"},
+}
+
+// never lists what a package may not depend on although a rule above lets in a
+// folder that holds it: the core knows interfaces, not what implements them.
+var never = map[string][]string{
+	"internal/agent":       {"gvisor.dev/gvisor", "modernc.org/sqlite", module + "internal/agent/embedded"},
+	"internal/sandbox":     {"gvisor.dev/gvisor", "modernc.org/sqlite"},
+	"internal/edge":        {"gvisor.dev/gvisor", "modernc.org/sqlite"},
+	"internal/api":         {"gvisor.dev/gvisor", "modernc.org/sqlite"},
+	"internal/api/control": {module + "internal/api/e2b"},
+}
+
+func TestDependenciesPointDownwards(t *testing.T) {
+	for name, deps := range packages(t) {
+		for folder, allowed := range below {
+			if !within(name, folder) {
+				continue
+			}
+			allowed := append(closure(allowed), folder)
+			for _, dep := range deps {
+				ours, is := strings.CutPrefix(dep, module)
+				require.False(t, is && !withinAny(ours, allowed), "%s depends on %s; it may on %v only", name, ours, allowed)
+				require.False(t, withinAny(dep, never[folder]), "%s depends on %s", name, dep)
+			}
+		}
+	}
+}
+
+// closure adds what the allowed are allowed.
+func closure(folders []string) []string {
+	var all []string
+	for _, folder := range folders {
+		all = append(append(all, folder), closure(below[folder])...)
+	}
+	return all
+}
+
+// packages maps each package of the module, but those that only tests use, to
+// all it depends on.
+func packages(t *testing.T) map[string][]string {
+	t.Helper()
+	list := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...")
+	list.Dir = ".."
+	out, err := list.Output()
+	require.NoError(t, err)
+	found := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		name := strings.TrimPrefix(fields[0], module)
+		if !strings.Contains(name, "test") {
+			found[name] = fields[1:]
+		}
+	}
+	names := slices.Collect(maps.Keys(found))
+	for folder := range below {
+		there := slices.ContainsFunc(names, func(name string) bool { return within(name, folder) })
+		require.True(t, there, "there is a rule about %s, and no such package", folder)
+	}
+	return found
+}
+
+func within(name, folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") }
+
+func withinAny(name string, folders []string) bool {
+	for _, folder := range folders {
+		if within(name, folder) {
+			return true
+		}
+	}
+	return false
+}
