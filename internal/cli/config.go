@@ -62,6 +62,9 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 	if err := k.Unmarshal("", &c); err != nil {
 		return config{}, fmt.Errorf("configuration: %w", err)
 	}
+	if c.Data == "" {
+		return config{}, errors.New("the data folder is empty; set it by --data, TOMBOLO_DATA or in tombolo.yaml")
+	}
 	absolute, err := filepath.Abs(c.Data)
 	if err != nil {
 		return config{}, err

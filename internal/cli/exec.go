@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -165,13 +166,21 @@ func exitOf(end *processrpc.ProcessEvent_EndEvent) error {
 		return nil
 	case code > 0:
 		return exitCode(code)
-	case end.GetStatus() == "signal: terminated":
-		return exitCode(128 + int(syscall.SIGTERM))
-	case end.GetStatus() == "signal: interrupt":
-		return exitCode(128 + int(syscall.SIGINT))
 	default:
-		return exitCode(128 + int(syscall.SIGKILL))
+		return exitCode(128 + int(signalOf(end.GetStatus())))
 	}
+}
+
+// signalOf finds the signal in a status such as "signal: segmentation fault (core
+// dumped)". What is not known is taken for SIGKILL, which ends all.
+func signalOf(status string) syscall.Signal {
+	name, _, _ := strings.Cut(strings.TrimPrefix(status, "signal: "), " (")
+	for signal := syscall.Signal(1); signal < 65; signal++ {
+		if signal.String() == name {
+			return signal
+		}
+	}
+	return syscall.SIGKILL
 }
 
 // notStarted is the error of a command that could not be started, with a shell's
