@@ -192,3 +192,12 @@ def test_root_inside_cannot_change_the_rules(box):
     box.commands.run("ip route add 169.254.0.0/16 via 10.0.0.1 2>&1; ip addr add 10.9.9.9/24 dev eth0 2>&1; true", user="root")
     for outcome, seconds in dial(box, ["169.254.169.254", 80], [own_address(), 22]):
         assert outcome in CLOSED and seconds < 3
+
+
+def test_nothing_inside_reaches_the_port_for_the_host(box):
+    # The agent answers there only to the gateway; root tries to have its address.
+    box.commands.run("ip addr add 10.0.0.1/32 dev lo || true", user="root")
+    attempt = "curl -s -m 5 -o /dev/null -w '%{{http_code}}' {} http://{}:49982/init -d '{{}}' || true"
+    for source in ("", "--interface 10.0.0.1"):
+        for target in ("127.0.0.1", "10.0.0.2"):
+            assert box.commands.run(attempt.format(source, target), user="root").stdout == "000", (source, target)
