@@ -208,7 +208,7 @@ func (g group) remove(ctx context.Context) error {
 func (g group) kill(dirs []string) {
 	for _, dir := range dirs {
 		if g.unified {
-			if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
+			if writeControl(filepath.Join(dir, "cgroup.kill"), "1") == nil {
 				continue
 			}
 		}
@@ -253,7 +253,17 @@ func readInt(file string) (int64, error) {
 }
 
 func writeInt(file string, value int64) error {
-	return os.WriteFile(file, strconv.AppendInt(nil, value, 10), 0)
+	return writeControl(file, strconv.FormatInt(value, 10))
+}
+
+// writeControl writes a control file, which must be there.
+func writeControl(file, value string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
 }
 
 // readFlat reads a file of "name value" lines.

@@ -56,7 +56,7 @@ func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
 		return nil, err
 	}
 	controlFile := g.file("memory", "memory.oom_control")
-	if err := os.WriteFile(controlFile, []byte("1"), 0); err != nil {
+	if err := writeControl(controlFile, "1"); err != nil {
 		return nil, err
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -71,7 +71,7 @@ func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
 	}
 	defer control.Close()
 	registration := fmt.Sprintf("%d %d", fd, control.Fd())
-	if err := os.WriteFile(g.file("memory", "cgroup.event_control"), []byte(registration), 0); err != nil {
+	if err := writeControl(g.file("memory", "cgroup.event_control"), registration); err != nil {
 		event.Close()
 		return nil, err
 	}

@@ -1,0 +1,109 @@
+package gvisor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A v2 group made of plain files, for machines that have v1: what the engine
+// reads and writes there, and when it is alarmed.
+func unifiedGroup(t *testing.T, files map[string]string) group {
+	t.Helper()
+	g := group{hierarchy: hierarchy{root: t.TempDir(), unified: true}, path: "/tombolo-test/isandbox"}
+	dir := filepath.Join(g.root, g.path)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	for name, content := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+	}
+	return g
+}
+
+const mebibyte = 1 << 20
+
+func TestUnifiedStats(t *testing.T) {
+	g := unifiedGroup(t, map[string]string{
+		"memory.current": "104857600\n",
+		"memory.stat":    "anon 1\nactive_file 10485760\ninactive_file 20971520\n",
+		"cpu.stat":       "usage_usec 1500000\nuser_usec 1\n",
+		"pids.current":   "42\n",
+	})
+	stats, err := g.stats()
+	require.NoError(t, err)
+	require.EqualValues(t, 70*mebibyte, stats.MemoryBytes, "page cache is not in use")
+	require.Equal(t, 1500*time.Millisecond, stats.CPUTime)
+	require.EqualValues(t, 42, stats.Processes)
+}
+
+func TestUnifiedGroupSlowsBeforeItKills(t *testing.T) {
+	g := unifiedGroup(t, map[string]string{"memory.max": "max", "memory.high": "max", "memory.events": "high 0\n"})
+	watch, err := g.watchMemory(512 * mebibyte)
+	require.NoError(t, err)
+	defer watch.close()
+	high, err := readInt(g.file("memory", "memory.high"))
+	require.NoError(t, err)
+	most, err := readInt(g.file("memory", "memory.max"))
+	require.NoError(t, err)
+	require.EqualValues(t, 512*mebibyte+engineMemory, high)
+	require.EqualValues(t, high+reserveMemory, most)
+}
+
+func TestUnifiedAlarmIsForMemoryInUseAlone(t *testing.T) {
+	g := unifiedGroup(t, map[string]string{
+		"memory.max": "max", "memory.high": "max", "memory.events": "high 0\n",
+		"memory.current": "629145600\n", "memory.stat": "active_file 0\ninactive_file 524288000\n",
+	})
+	watch, err := g.watchMemory(512 * mebibyte)
+	require.NoError(t, err)
+	defer watch.close()
+	alarms := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	go func() { alarms <- watch.wait(ctx) }()
+
+	write := func(name, content string) {
+		require.NoError(t, os.WriteFile(g.file("memory", name), []byte(content), 0o644))
+	}
+	write("memory.events", "high 1\n") // reclaim of page cache: no alarm
+	write("memory.stat", "active_file 0\ninactive_file 0\n")
+	write("memory.events", "high 2\n") // the same usage, and nothing to reclaim
+	require.NoError(t, <-alarms)
+}
+
+func TestOOMKillIsSeenInBothVersions(t *testing.T) {
+	unified := unifiedGroup(t, map[string]string{"memory.events": "low 0\noom 3\noom_kill 1\n"})
+	require.True(t, unified.oomKilled())
+
+	legacy := group{hierarchy: hierarchy{root: t.TempDir()}, path: "/tombolo-test/isandbox"}
+	dir := filepath.Join(legacy.root, "memory", legacy.path)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	control := filepath.Join(dir, "memory.oom_control")
+	require.NoError(t, os.WriteFile(control, []byte("oom_kill_disable 1\nunder_oom 0\noom_kill 0\n"), 0o644))
+	require.False(t, legacy.oomKilled())
+	require.NoError(t, os.WriteFile(control, []byte("oom_kill_disable 1\nunder_oom 0\noom_kill 1\n"), 0o644))
+	require.True(t, legacy.oomKilled())
+}
+
+func TestGroupsOfBothVersionsAreListedAndRemoved(t *testing.T) {
+	for _, unified := range []bool{true, false} {
+		h := hierarchy{root: t.TempDir(), unified: unified}
+		dirs := []string{filepath.Join(h.root, "tombolo-test", "isandbox")}
+		if !unified {
+			dirs = []string{filepath.Join(h.root, "cpu", "tombolo-test", "isandbox"), filepath.Join(h.root, "memory", "tombolo-test", "isandbox")}
+		}
+		for _, dir := range dirs {
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "below"), 0o755))
+		}
+		ids, err := h.list("/tombolo-test")
+		require.NoError(t, err)
+		require.Equal(t, []string{"isandbox"}, ids)
+		require.NoError(t, group{h, "/tombolo-test/isandbox"}.remove(t.Context()))
+		for _, dir := range dirs {
+			require.NoDirExists(t, dir)
+		}
+	}
+}
