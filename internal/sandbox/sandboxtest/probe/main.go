@@ -35,10 +35,15 @@ func run(command string, args []string) {
 		fmt.Println(strings.Join(args, " "))
 	case "env":
 		fmt.Println(strings.Join(os.Environ(), "\n"))
-	case "cat":
-		text, err := os.ReadFile(args[0])
+	case "cat": // PATH, or - for stdin
+		file := os.Stdin
+		if args[0] != "-" {
+			var err error
+			file, err = os.Open(args[0])
+			check(err)
+		}
+		_, err := io.Copy(os.Stdout, file)
 		check(err)
-		os.Stdout.Write(text)
 	case "write":
 		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
 	case "exists": // exits with 1 when it does not
