@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
@@ -48,6 +49,9 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return config{}, fmt.Errorf("read %s: %w", path, err)
 		}
+		if unknown := unknownSetting(k.Keys()); unknown != "" {
+			return config{}, fmt.Errorf("%s: there is no setting %q", path, unknown)
+		}
 	}
 	variables := env.Provider(".", env.Opt{Prefix: "TOMBOLO_", TransformFunc: func(name, value string) (string, any) {
 		return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "TOMBOLO_")), "_", "-"), value
@@ -76,4 +80,18 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 		}
 	}
 	return c, nil
+}
+
+// unknownSetting finds a key that config does not have, or returns "".
+func unknownSetting(keys []string) string {
+	known := map[string]bool{}
+	for field := range reflect.TypeFor[config]().Fields() {
+		known[field.Tag.Get("koanf")] = true
+	}
+	for _, key := range keys {
+		if !known[key] {
+			return key
+		}
+	}
+	return ""
 }

@@ -30,14 +30,18 @@ type bootFiles struct {
 	snapshot string // folder to restore from; empty boots from the image alone
 }
 
+// bootFiles picks the files for a template. A snapshot belongs to the engine that
+// wrote it; with another its sandboxes boot from the image, slower, until the
+// template is built again.
 func (m *Manager) bootFiles(t store.Template) bootFiles {
-	files := bootFiles{image: m.imagePath(t.Image), agent: m.agentPath(t.AgentHash)}
-	if t.Snapshot != "" {
-		files.snapshot = filepath.Join(m.snapshotDir(t.Snapshot), "memory")
-	} else {
-		files.agent = m.agentDir
+	if t.Snapshot == "" || t.EngineHash != m.config.Engine.Version() {
+		return bootFiles{image: m.imagePath(t.Image), agent: m.agentDir}
 	}
-	return files
+	return bootFiles{
+		image:    m.imagePath(t.Image),
+		agent:    m.agentPath(t.AgentHash),
+		snapshot: filepath.Join(m.snapshotDir(t.Snapshot), "memory"),
+	}
 }
 
 // boot makes everything a sandbox consists of and returns when its agent has

@@ -70,7 +70,7 @@ type Manager struct {
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc
-	work   sync.WaitGroup // creates under way
+	work   sync.WaitGroup // creates under way and the pruning of records
 
 	mu    sync.RWMutex
 	live  map[string]*sandbox
@@ -86,6 +86,8 @@ const (
 	defaultProcesses = 512
 	// startPatience bounds one start, waiting for its turn not included.
 	startPatience = 60 * time.Second
+	pruneEvery    = time.Hour
+	teardownEvery = 10 * time.Second
 )
 
 // NewManager takes charge of the sandboxes folder of a data folder: it removes
@@ -118,7 +120,22 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 	for _, record := range ended {
 		m.rememberGone(record.ID, record.Reason)
 	}
+	m.work.Go(m.pruneRecords)
 	return m, nil
+}
+
+// pruneRecords forgets sandboxes that ended long ago, until the manager closes.
+func (m *Manager) pruneRecords() {
+	for {
+		if _, err := m.config.Store.PruneSandboxes(m.ctx, time.Now().Add(-store.KeepEnded), store.KeepEndedMost); err != nil && m.ctx.Err() == nil {
+			m.config.Log.Error("old records were not removed", "error", err)
+		}
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(pruneEvery):
+		}
+	}
 }
 
 // Close ends every sandbox and returns when nothing is left of them.
@@ -326,8 +343,14 @@ func (m *Manager) start(ctx context.Context, s *sandbox, template store.Template
 	if m.snapshotCA(template.Snapshot) != m.caHash {
 		init.CABundle = m.config.CABundle
 	}
-	if err := m.boot(ctx, s, m.bootFiles(template), init); err != nil {
+	files := m.bootFiles(template)
+	if err := m.boot(ctx, s, files, init); err != nil {
 		return err
+	}
+	if files.snapshot == "" && template.StartCmd != "" {
+		if err := s.runStart(ctx, template); err != nil {
+			return err
+		}
 	}
 	s.expire = func() {
 		m.end(context.Background(), s, "its timeout passed at "+s.snapshotInfo().EndAt.Format(time.RFC3339))
@@ -391,9 +414,25 @@ func (m *Manager) finish(ctx context.Context, s *sandbox) error {
 		fn(s.id)
 	}
 	if err != nil {
-		m.config.Log.Error("sandbox left something behind; the next start of the server removes it", "sandbox", s.id, "error", err)
+		m.config.Log.Error("sandbox left something behind; trying again", "sandbox", s.id, "error", err)
+		go m.retryTeardown(s)
 	}
 	return errors.Join(err, m.record(ctx, s))
+}
+
+// retryTeardown tries until it succeeds or the manager closes; then the next
+// start of a server sweeps.
+func (m *Manager) retryTeardown(s *sandbox) {
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(teardownEvery):
+		}
+		if m.teardown(m.ctx, s) == nil {
+			return
+		}
+	}
 }
 
 func (m *Manager) rememberGone(id, reason string) {

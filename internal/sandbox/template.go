@@ -144,11 +144,22 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 	if err := os.WriteFile(filepath.Join(partial, "snapshot.json"), meta, 0o600); err != nil {
 		return err
 	}
-	unix.Sync() // the name below must not outlive what it names
+	if err := syncFiles(partial); err != nil { // the name below must not outlive what it names
+		return err
+	}
 	if err := os.RemoveAll(m.snapshotDir(t.Snapshot)); err != nil {
 		return err
 	}
 	return os.Rename(partial, m.snapshotDir(t.Snapshot))
+}
+
+// syncFiles brings the file system that holds dir to the disk.
+func syncFiles(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
 // takeSnapshot boots the template once and checkpoints it into the folder to.
@@ -165,8 +176,7 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 	progress("booting")
 	init := s.init(t)
 	init.AccessToken, init.CABundle = "", m.config.CABundle
-	files := m.bootFiles(t)
-	files.snapshot = ""
+	files := bootFiles{image: m.imagePath(t.Image), agent: m.agentDir}
 	if err := m.boot(ctx, s, files, init); err != nil {
 		return err
 	}
@@ -248,6 +258,7 @@ func (s *sandbox) shell(t store.Template, command string) *connect.Request[proce
 	if t.User != "" {
 		request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(t.User+":")))
 	}
+	request.Header().Set("X-Access-Token", s.info.AccessToken)
 	return request
 }
 
