@@ -77,6 +77,7 @@ func serve(ctx context.Context, c config) (err error) {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	fmt.Printf("tombolo serves on %s\n", address)
+	core.adviseOnTemplates(ctx)
 	select {
 	case err := <-served:
 		return err
@@ -95,6 +96,23 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	}
 	return nil
+}
+
+// adviseOnTemplates says on stderr when templates are missing or old.
+func (c *core) adviseOnTemplates(ctx context.Context) {
+	templates, err := c.store.Templates(ctx)
+	if err != nil {
+		c.log.Error("templates cannot be read", "error", err)
+		return
+	}
+	if len(templates) == 0 {
+		fmt.Fprintln(os.Stderr, "there are no templates yet; `tombolo template build` makes the default ones, also while the server runs")
+	}
+	for _, t := range templates {
+		if !c.manager.Current(t) {
+			fmt.Fprintf(os.Stderr, "template %s was built by another version of tombolo; `tombolo template build %s` brings it up to date\n", t.Name, t.Name)
+		}
+	}
 }
 
 // lockServer makes sure that one server at a time has the data folder.
