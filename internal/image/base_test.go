@@ -52,6 +52,9 @@ var baseChecks = []struct{ what, command string }{
 		[ "$(env -i PATH= /bin/bash -l -c 'command -v ls')" = /usr/bin/ls ]`},
 	{"a login shell keeps the PATH it is given", asUser + `PATH=/opt/x:/usr/bin HOME=/home/user bash -l -c 'echo $PATH' |
 		grep -qx /home/user/.local/bin:/opt/x:/usr/bin`},
+	{"the locale is one file", `[ "$(LANG=C.UTF-8 locale charmap)" = UTF-8 ] && mv /usr/lib/locale/C.utf8 /usr/lib/locale/away
+		[ "$(LANG=C.UTF-8 locale charmap 2>/dev/null)" = UTF-8 ] && mv /usr/lib/locale/away /usr/lib/locale/C.utf8`},
+	{"an interactive shell has completions", asUser + `bash -i -c 'complete -p | grep -q _comp' 2>/dev/null`},
 	{"an interactive shell has a prompt", asUser + `bash -i -c 'echo "$PS1"' 2>/dev/null | grep -q '\\u@\\h'`},
 	{"what clients call is there", `for program in bash bzip2 cc curl file g++ gcc git gpg ip jq less lsof make nano nc \
 		node npm npx pgrep pip pip3 pkill ps python python3 rsync ss ssh sudo tar top tree unzip vi wget xz zip zstd; do

@@ -190,7 +190,7 @@ var (
 func (r Recipe) check() error {
 	switch {
 	case !namePattern.MatchString(r.Name):
-		return fmt.Errorf("name: %q is not lower-case letters, digits, -, _ and .", r.Name)
+		return fmt.Errorf("name: %q has other characters than lower-case letters, digits, dots, - and _", r.Name)
 	case (r.Debian == "") == (r.From == ""):
 		return errors.New("exactly one of debian (a suite, such as trixie) and from (another recipe) must be given")
 	case r.Debian != "" && !suitePattern.MatchString(r.Debian):

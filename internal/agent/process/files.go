@@ -13,8 +13,8 @@ import (
 
 // files are the two sides of a process's streams.
 type files struct {
-	child []uintptr  // its descriptors 0, 1 and 2
-	close []*os.File // what backs them, closed after the fork
+	child []uintptr // its descriptors 0, 1 and 2
+	close []int     // closed after the fork
 
 	stdin          *os.File // nil when closed
 	stdout, stderr *os.File // nil with a terminal
@@ -44,15 +44,20 @@ func (f *files) openTerminal(size *pb.PTY_Size, who account.Account) error {
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)
 	}
-	f.tty, f.close = master, []*os.File{slave}
+	defer slave.Close()
+	f.tty = master
 	if err := setSize(master, size); err != nil {
 		return err
 	}
-	fd := slave.Fd()
+	fd, err := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a terminal: %w", err)
+	}
+	f.close = []int{fd}
 	// Programs that reopen their terminal must be allowed to; where the chown is
 	// refused they only cannot do that.
-	_ = unix.Fchown(int(fd), int(who.UID), int(who.GID))
-	f.child = []uintptr{fd, fd, fd}
+	_ = unix.Fchown(fd, int(who.UID), int(who.GID))
+	f.child = []uintptr{uintptr(fd), uintptr(fd), uintptr(fd)}
 	return nil
 }
 
@@ -72,51 +77,61 @@ func setSize(tty *os.File, size *pb.PTY_Size) error {
 }
 
 func (f *files) openPipes(stdin bool) error {
-	var in *os.File
 	var err error
 	if stdin {
-		if in, f.stdin, err = pipe(false); err != nil {
+		if f.stdin, err = f.pipe(false); err != nil {
 			return err
 		}
-	} else if in, err = os.Open(os.DevNull); err != nil {
+	} else if err = f.openNull(); err != nil {
+		return err
+	}
+	if f.stdout, err = f.pipe(true); err != nil {
+		return err
+	}
+	f.stderr, err = f.pipe(true)
+	return err
+}
+
+// openNull makes the next descriptor of the process an empty input. The files of
+// the process are no *os.File: what that asks of the kernel for each is a tenth
+// of a start.
+func (f *files) openNull() error {
+	fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return fmt.Errorf("open an empty input: %w", err)
 	}
-	f.close = append(f.close, in)
-	var out, errs *os.File
-	if f.stdout, out, err = pipe(true); err != nil {
-		return err
-	}
-	f.close = append(f.close, out)
-	if f.stderr, errs, err = pipe(true); err != nil {
-		return err
-	}
-	f.close = append(f.close, errs)
-	f.child = []uintptr{in.Fd(), out.Fd(), errs.Fd()}
+	f.give(fd)
 	return nil
 }
 
-// pipe makes a pipe of which only the agent's end does not block: programs do
-// not expect it of theirs.
-func pipe(agentReads bool) (read, write *os.File, err error) {
+// pipe makes the next descriptor of the process one end of a pipe and returns
+// the other. Only the agent's end does not block: programs do not expect it of
+// theirs.
+func (f *files) pipe(agentReads bool) (*os.File, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, fmt.Errorf("make a pipe: %w", err)
+		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
-	own := fds[1]
+	own, child, mode := fds[1], fds[0], unix.O_WRONLY
 	if agentReads {
-		own = fds[0]
+		own, child, mode = fds[0], fds[1], unix.O_RDONLY
 	}
-	if err := unix.SetNonblock(own, true); err != nil {
-		_ = unix.Close(fds[0])
-		_ = unix.Close(fds[1])
-		return nil, nil, fmt.Errorf("make a pipe: %w", err)
+	f.give(child)
+	if _, err := unix.FcntlInt(uintptr(own), unix.F_SETFL, mode|unix.O_NONBLOCK); err != nil {
+		_ = unix.Close(own)
+		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
+	return os.NewFile(uintptr(own), "pipe"), nil
+}
+
+func (f *files) give(fd int) {
+	f.child = append(f.child, uintptr(fd))
+	f.close = append(f.close, fd)
 }
 
 func (f *files) closeChild() {
-	for _, file := range f.close {
-		_ = file.Close()
+	for _, fd := range f.close {
+		_ = unix.Close(fd)
 	}
 	f.close = nil
 }
