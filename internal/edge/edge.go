@@ -39,7 +39,7 @@ func New(o Options) http.Handler {
 		control:    o.Control,
 		upstreams:  newUpstreams(o.Sandboxes),
 		signatures: newSignatures(o.Sandboxes),
-		buffers:    newBuffers(),
+		buffers:    newBuffers(copyBuffer),
 		// What goes wrong while streaming is the client's or the sandbox's doing and
 		// either can repeat it at will: not worth a line of a normal log.
 		proxyLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),

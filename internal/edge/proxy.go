@@ -6,8 +6,14 @@ import (
 	"sync"
 )
 
-// copyBuffer is how much of an answer is read and passed on at a time.
-const copyBuffer = 64 << 10
+// Bodies are passed on in pieces, bytes. Each piece wakes the other side, which
+// costs more than moving it; but a stream keeps its buffer however long it lives,
+// so only a body known to be large gets a large one.
+const (
+	copyBuffer      = 64 << 10
+	largeCopyBuffer = 256 << 10
+	largeBody       = 1 << 20
+)
 
 // proxy is the reverse proxy for one request.
 func (e *edge) proxy(up *upstream, t target) http.Handler {
@@ -17,18 +23,21 @@ func (e *edge) proxy(up *upstream, t target) http.Handler {
 		BufferPool:    e.buffers,
 		ErrorLog:      e.proxyLog,
 		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t) },
-		ModifyResponse: func(res *http.Response) error {
-			if t.ourOrigin {
-				disarm(res.Header)
-			}
-			return nil
-		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.Context().Err() != nil {
-				return // the client left
-			}
-			refuse(w, r, refusalFor(e.explain(err, t), t))
-		},
+	}
+	p.ModifyResponse = func(res *http.Response) error {
+		if res.ContentLength >= largeBody {
+			p.BufferPool = large
+		}
+		if t.ourOrigin {
+			disarm(res.Header)
+		}
+		return nil
+	}
+	p.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
+		if r.Context().Err() != nil {
+			return // the client left
+		}
+		refuse(w, r, refusalFor(e.explain(err, t), t))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
@@ -79,9 +88,12 @@ func (e *edge) explain(err error, t target) error {
 // buffers is an httputil.BufferPool.
 type buffers struct{ pool sync.Pool }
 
-func newBuffers() *buffers {
+// large serves one large body at a time each.
+var large = newBuffers(largeCopyBuffer)
+
+func newBuffers(size int) *buffers {
 	return &buffers{sync.Pool{New: func() any {
-		b := make([]byte, copyBuffer)
+		b := make([]byte, size)
 		return &b
 	}}}
 }

@@ -58,11 +58,11 @@ func named(h http.Header) bool { return h.Get(idHeader) != "" || h.Get(portHeade
 func headerTarget(h http.Header) (target, error) {
 	id := baseID(h.Get(idHeader))
 	if !validID(id) {
-		return target{}, errors.New("The header " + idHeader + " must hold the id of a sandbox")
+		return target{}, errors.New("the header " + idHeader + " must hold the id of a sandbox")
 	}
 	port, ok := parsePort(h.Get(portHeader))
 	if !ok {
-		return target{}, errors.New("The header " + portHeader + " must hold a port, 1 to 65535")
+		return target{}, errors.New("the header " + portHeader + " must hold a port, 1 to 65535")
 	}
 	return target{id: id, port: port, host: localHost(port)}, nil
 }
