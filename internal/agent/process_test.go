@@ -34,13 +34,6 @@ func shell(script string) *pb.StartRequest {
 	}
 }
 
-// events is what Start and Connect give.
-type events interface {
-	Receive() bool
-	Err() error
-	Close() error
-}
-
 // followed is the story of a process.
 type followed struct {
 	pid                 uint32

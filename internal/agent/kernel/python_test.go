@@ -137,18 +137,6 @@ func (r run) errorName() string {
 	return ""
 }
 
-// script is the run's stdout and stderr and results in the order they came.
-func (r run) script() string {
-	var all strings.Builder
-	for _, line := range r.lines {
-		switch line["type"] {
-		case "stdout", "stderr", "result":
-			fmt.Fprintf(&all, "%s:%s|", line["type"].(string)[3:], strings.ReplaceAll(line["text"].(string), "\n", ""))
-		}
-	}
-	return all.String()
-}
-
 func (b *box) post(ctx context.Context, path string, body any) (*http.Response, error) {
 	data, err := json.Marshal(body)
 	if err != nil {
