@@ -14,7 +14,7 @@ AGENT := internal/agent/embedded/bin/agent
 GO_BUILD := CGO_ENABLED=0 go build -trimpath
 GO_FILES := $(shell find cmd internal templates -type f -not -path '*/embedded/bin/*' -not -name '*_test.go')
 
-.PHONY: help setup packages build templates clients demo test lint unit e2e bench clean
+.PHONY: help setup packages build templates clients demo test lint unit e2e test-cgroup2 bench clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,6 +58,9 @@ unit: packages $(AGENT)
 
 e2e: templates clients
 	TOMBOLO_TEST_DATA=$(DATA) test/e2e/run.sh
+
+test-cgroup2: build ## the engine's tests on control groups v2, in an emulated machine (amd64)
+	scripts/cgroup2.sh $(STATE)/cgroup2 $(BIN)
 
 bench: templates clients ## the figures of docs/performance.md, each beside its baseline
 	$(STATE)/clients/python/bin/python bench/run.py --data $(DATA)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,7 +101,7 @@ func (s Suite) Run(t *testing.T) {
 		require.Eventually(t, func() bool {
 			stats, err := i.Stats(t.Context())
 			return err == nil && stats.MemoryBytes < 200<<20
-		}, 10*time.Second, 20*time.Millisecond, "memory should be given back")
+		}, patience(10*time.Second), 20*time.Millisecond, "memory should be given back")
 		require.NoError(t, i.Stop(t.Context()))
 		i.expectEnd("stopped")
 	})
@@ -119,7 +120,7 @@ func (s Suite) Run(t *testing.T) {
 		require.NoError(t, s.Engine.Sweep(t.Context(), i.spec.ID, i.spec.Dir), "sweep of nothing")
 	})
 	t.Run("CancelledStartLeavesNothing", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), patience(15*time.Millisecond))
 		defer cancel()
 		spec := s.spec(t, image, engine.Limits{}, "count")
 		_, err := s.Engine.Start(ctx, spec)
@@ -195,8 +196,8 @@ func (r *running) line() string {
 	select {
 	case line := <-r.lines:
 		return line
-	case <-time.After(20 * time.Second):
-		require.FailNow(r.t, "PID 1 printed nothing for 20 s")
+	case <-time.After(patience(20 * time.Second)):
+		require.FailNow(r.t, "PID 1 printed nothing", "for %v", patience(20*time.Second))
 		return ""
 	}
 }
@@ -212,8 +213,8 @@ func (r *running) expectEnd(reason string) {
 	select {
 	case <-r.Done():
 		require.Contains(r.t, r.Exit().Reason, reason)
-	case <-time.After(30 * time.Second):
-		require.FailNow(r.t, "the instance did not end within 30 s")
+	case <-time.After(patience(30 * time.Second)):
+		require.FailNow(r.t, "the instance did not end", "within %v", patience(30*time.Second))
 	}
 }
 
@@ -225,9 +226,22 @@ func (s Suite) expectNothingLeft(t *testing.T, i *running) {
 	require.Empty(t, entries, "files left in the instance's folder")
 }
 
-// buildImage makes an EROFS image whose only file is the probe.
+// patience is how long to wait on a machine that is slower than the usual: d
+// times TOMBOLO_TEST_PATIENCE.
+func patience(d time.Duration) time.Duration {
+	if factor, err := strconv.Atoi(os.Getenv("TOMBOLO_TEST_PATIENCE")); err == nil && factor > 0 {
+		return time.Duration(factor) * d
+	}
+	return d
+}
+
+// buildImage makes an EROFS image whose only file is the probe. Where there is
+// no Go, TOMBOLO_PROBE_IMAGE names one made before.
 func buildImage(t *testing.T) string {
 	t.Helper()
+	if image := os.Getenv("TOMBOLO_PROBE_IMAGE"); image != "" {
+		return image
+	}
 	_, here, _, _ := runtime.Caller(0)
 	root, image := t.TempDir(), filepath.Join(t.TempDir(), "probe.erofs")
 	build := exec.Command("go", "build", "-o", filepath.Join(root, "probe"), "./probe")
