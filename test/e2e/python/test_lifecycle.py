@@ -220,6 +220,18 @@ def test_killing_ends_what_runs_in_it(new_box):
         handle.wait()
 
 
+def test_killing_ends_running_code_and_open_connections_to_it(new_interpreter):
+    sandbox = new_interpreter()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        started = concurrent.futures.Future()
+        running = pool.submit(sandbox.run_code, "print('started', flush=True)\nimport time\ntime.sleep(60)",
+                              on_stdout=lambda _: started.done() or started.set_result(True))
+        assert started.result(timeout=30)
+        Sandbox.kill(sandbox.sandbox_id)
+        with pytest.raises(TimeoutException, match="killed"):
+            running.result(timeout=20)
+
+
 @pytest.mark.parametrize("sandbox_id", [UNKNOWN_ID, "no_such_id", "..", "a" * 300])
 def test_an_unknown_id_is_not_found(sandbox_id):
     for act in (Sandbox.get_info, Sandbox.connect, lambda id: Sandbox.set_timeout(id, 10)):
