@@ -17,7 +17,7 @@ GO_FILES := $(shell find cmd internal templates -type f -not -path '*/embedded/b
 .PHONY: help setup packages build templates clients demo test lint unit e2e test-cgroup2 bench clean
 
 help: ## say what there is to make
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
 
 setup: build templates clients ## system packages, the binary, the default templates, the official clients
 

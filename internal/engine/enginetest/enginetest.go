@@ -30,6 +30,9 @@ type Suite struct {
 	// Leftovers names what of an instance is left on the host: processes, control
 	// groups.
 	Leftovers func(t *testing.T, id string) []string
+	// TaskLimit tells how many threads the host grants an instance, "max" for any
+	// number.
+	TaskLimit func(t *testing.T, id string) string
 }
 
 // Run runs the suite.
@@ -43,6 +46,7 @@ func (s Suite) Run(t *testing.T) {
 		require.Positive(t, stats.MemoryBytes)
 		require.Positive(t, stats.CPUTime)
 		require.Positive(t, stats.Processes)
+		require.Regexp(t, `^\d+$`, s.TaskLimit(t, i.spec.ID), "the host should bound the threads")
 		require.NoError(t, i.Stop(t.Context()))
 		require.NoError(t, i.Stop(t.Context()), "stop twice")
 		i.expectEnd("stopped")
@@ -105,6 +109,33 @@ func (s Suite) Run(t *testing.T) {
 		require.NoError(t, i.Stop(t.Context()))
 		i.expectEnd("stopped")
 	})
+	t.Run("WrittenFilesAreNoMemoryPressure", func(t *testing.T) {
+		spec := s.spec(t, image, engine.Limits{MemoryBytes: 128 << 20, DiskBytes: 512 << 20}, "fill")
+		var asked atomic.Int64
+		spec.OnPressure = func(context.Context, engine.Pressure) error {
+			asked.Add(1)
+			return nil
+		}
+		i := s.launch(t, spec, "")
+		require.Contains(t, i.line(), "no space left")
+		require.Zero(t, asked.Load(), "page cache should be given up instead")
+		require.NoError(t, i.Stop(t.Context()))
+		i.expectEnd("stopped")
+	})
+	t.Run("ProcessorTimeIsBounded", func(t *testing.T) {
+		const spent = 300 * time.Millisecond
+		i := s.start(t, image, engine.Limits{CPUs: 0.5}, "burn")
+		i.expect("burning")
+		before, err := i.Stats(t.Context())
+		require.NoError(t, err)
+		began := time.Now()
+		require.Eventually(t, func() bool {
+			stats, err := i.Stats(t.Context())
+			return err == nil && stats.CPUTime >= before.CPUTime+spent
+		}, patience(10*time.Second), 5*time.Millisecond, "a busy sandbox should use its share")
+		require.Greater(t, time.Since(began), 2*spent*8/10, "half a processor should take twice as long")
+		require.NoError(t, i.Stop(t.Context()))
+	})
 	t.Run("WithoutReliefTheSandboxEndsAndSaysWhy", func(t *testing.T) {
 		i := s.start(t, image, engine.Limits{MemoryBytes: 128 << 20}, "eat")
 		i.expectEnd("out of memory")
@@ -139,7 +170,10 @@ func (s Suite) spec(t *testing.T, image string, limits engine.Limits, args ...st
 	if limits.DiskBytes == 0 {
 		limits.DiskBytes = 128 << 20
 	}
-	limits.CPUs, limits.Processes = 2, 100
+	if limits.CPUs == 0 {
+		limits.CPUs = 2
+	}
+	limits.Processes = 100
 	return engine.Spec{
 		ID:               fmt.Sprintf("contract%06d%06d", os.Getpid()%1_000_000, serial.Add(1)),
 		Dir:              t.TempDir(),

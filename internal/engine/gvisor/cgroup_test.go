@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,7 +10,7 @@ import (
 )
 
 // A v2 group made of plain files, for machines that have v1: what the engine
-// reads and writes there, and when it is alarmed.
+// reads and writes there. make test-cgroup2 runs the engine on real ones.
 func unifiedGroup(t *testing.T, files map[string]string) group {
 	t.Helper()
 	g := group{hierarchy: hierarchy{root: t.TempDir(), unified: true}, path: "/tombolo-test/isandbox"}
@@ -40,38 +39,16 @@ func TestUnifiedStats(t *testing.T) {
 }
 
 func TestUnifiedGroupSlowsBeforeItKills(t *testing.T) {
-	g := unifiedGroup(t, map[string]string{"memory.max": "max", "memory.high": "max", "memory.events": "high 0\n"})
-	watch, err := g.watchMemory(512 * mebibyte)
-	require.NoError(t, err)
-	defer watch.close()
-	high, err := readInt(g.file("memory", "memory.high"))
-	require.NoError(t, err)
-	most, err := readInt(g.file("memory", "memory.max"))
-	require.NoError(t, err)
-	require.EqualValues(t, 512*mebibyte+engineMemory, high)
-	require.EqualValues(t, high+reserveMemory, most)
-}
-
-func TestUnifiedAlarmIsForMemoryInUseAlone(t *testing.T) {
-	g := unifiedGroup(t, map[string]string{
-		"memory.max": "max", "memory.high": "max", "memory.events": "high 0\n",
-		"memory.current": "629145600\n", "memory.stat": "active_file 0\ninactive_file 524288000\n",
-	})
-	watch, err := g.watchMemory(512 * mebibyte)
-	require.NoError(t, err)
-	defer watch.close()
-	alarms := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	go func() { alarms <- watch.wait(ctx) }()
-
-	write := func(name, content string) {
-		require.NoError(t, os.WriteFile(g.file("memory", name), []byte(content), 0o644))
+	g := unifiedGroup(t, map[string]string{"memory.max": "max", "memory.high": "max"})
+	for _, room := range []int64{0, reserveMemory} {
+		require.NoError(t, g.setRoom(512*mebibyte, room))
+		high, err := readInt(g.file("memory", "memory.high"))
+		require.NoError(t, err)
+		most, err := readInt(g.file("memory", "memory.max"))
+		require.NoError(t, err)
+		require.EqualValues(t, 512*mebibyte+engineMemory+room, high)
+		require.EqualValues(t, high+reserveMemory, most)
 	}
-	write("memory.events", "high 1\n") // reclaim of page cache: no alarm
-	write("memory.stat", "active_file 0\ninactive_file 0\n")
-	write("memory.events", "high 2\n") // the same usage, and nothing to reclaim
-	require.NoError(t, <-alarms)
 }
 
 func TestOOMKillIsSeenInBothVersions(t *testing.T) {

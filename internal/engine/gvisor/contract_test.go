@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,15 @@ func TestContract(t *testing.T) {
 			unified, err := filepath.Glob("/sys/fs/cgroup/tombolo-" + scope + "/" + id)
 			require.NoError(t, err)
 			return append(append(enginetest.ProcessesNaming(id), groups...), unified...)
+		},
+		TaskLimit: func(t *testing.T, id string) string {
+			group := "/tombolo-" + scope + "/" + id + "/pids.max"
+			limit, err := os.ReadFile("/sys/fs/cgroup" + group)
+			if os.IsNotExist(err) {
+				limit, err = os.ReadFile("/sys/fs/cgroup/pids" + group)
+			}
+			require.NoError(t, err)
+			return strings.TrimSpace(string(limit))
 		},
 	}.Run(t)
 }

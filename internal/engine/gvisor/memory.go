@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
@@ -21,7 +21,9 @@ import (
 //     stand still and an eventfd tells us; we widen the limit by the reserve so
 //     that the agent inside can act, ask for relief, and narrow it again.
 //   - v2: memory.high slows the allocating threads down and memory.events tells
-//     us; memory.max stands a reserve higher.
+//     us. We raise it by the reserve as well, for the agent's threads would be
+//     slowed down with the others; memory.max, where the kernel kills, stays a
+//     reserve above it.
 const (
 	// engineMemory is what the sentry and the gofer need themselves. Measured:
 	// 35-60 MiB with some hundred processes inside.
@@ -43,7 +45,8 @@ type memoryWatch struct {
 	close func()
 }
 
-// watchMemory sets the group's limits around the sandbox's and watches them.
+// watchMemory sets the group's limits around the sandbox's and watches them. The
+// file it waits on uses the runtime's poller, so no thread is held.
 func (g group) watchMemory(limit int64) (*memoryWatch, error) {
 	if g.unified {
 		return g.watchMemoryV2(limit)
@@ -52,7 +55,7 @@ func (g group) watchMemory(limit int64) (*memoryWatch, error) {
 }
 
 func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
-	if err := writeInt(g.file("memory", "memory.limit_in_bytes"), limit+engineMemory); err != nil {
+	if err := g.setRoom(limit, 0); err != nil {
 		return nil, err
 	}
 	controlFile := g.file("memory", "memory.oom_control")
@@ -85,46 +88,67 @@ func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
 }
 
 func (g group) watchMemoryV2(limit int64) (*memoryWatch, error) {
-	if err := writeInt(g.file("memory", "memory.max"), limit+engineMemory+reserveMemory); err != nil {
+	if err := g.setRoom(limit, 0); err != nil {
 		return nil, err
 	}
-	if err := writeInt(g.file("memory", "memory.high"), limit+engineMemory); err != nil {
+	// A sandbox is one thing: without its sentry the rest is of no use.
+	if err := writeControl(g.file("memory", "memory.oom.group"), "1"); err != nil {
 		return nil, err
 	}
-	watcher, err := fsnotify.NewWatcher()
+	// Memory moved to swap is outside the limit. The file is missing where the
+	// kernel has no swap.
+	if err := writeControl(g.file("memory", "memory.swap.max"), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	// The kernel makes the file ready with POLLPRI when a number in it changes. An
+	// inotify watch would do too, but a user may have only 128 of those.
+	fd, err := unix.Open(g.file("memory", "memory.events"), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := watcher.Add(g.file("memory", "memory.events")); err != nil {
-		watcher.Close()
+	events := os.NewFile(uintptr(fd), "memory.events")
+	raw, err := events.SyscallConn()
+	if err != nil {
+		events.Close()
 		return nil, err
 	}
 	wait := func(ctx context.Context) error {
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case _, ok := <-watcher.Events:
-				if !ok {
-					return fsnotify.ErrClosed
-				}
-				// memory.high also counts reclaim of page cache, which is no pressure.
-				if used, err := g.memoryInUse(); err == nil && used >= limit {
-					return nil
-				}
+		defer context.AfterFunc(ctx, func() { events.SetReadDeadline(time.Unix(1, 0)) })()
+		err := raw.Read(func(fd uintptr) bool {
+			if !changed(int(fd)) {
+				return false
 			}
-		}
+			// memory.high also counts reclaim of page cache, which is no pressure as
+			// long as the processes inside, less the engine, are below their limit.
+			used, err := g.memoryInUse()
+			return err == nil && used >= limit+engineMemory/2
+		})
+		return errors.Join(ctx.Err(), err)
 	}
-	return &memoryWatch{wait: wait, close: func() { watcher.Close() }}, nil
+	return &memoryWatch{wait: wait, close: func() { events.Close() }}, nil
 }
 
-// setRoom widens a v1 group by extra bytes above its limit. In v2 the room is
-// always there.
-func (g group) setRoom(limit, extra int64) error {
-	if g.unified {
-		return nil
+// changed tells whether a file of a group has changed since it was last asked:
+// reading takes the news back.
+func changed(fd int) bool {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+	if n, err := unix.Poll(poll, 0); err != nil || n == 0 {
+		return false
 	}
-	return writeInt(g.file("memory", "memory.limit_in_bytes"), limit+engineMemory+extra)
+	var content [512]byte
+	unix.Pread(fd, content[:], 0)
+	return true
+}
+
+// setRoom puts the line at which allocating threads stand still (v1) or are
+// slowed down (v2) extra bytes above the limit.
+func (g group) setRoom(limit, extra int64) error {
+	line := limit + engineMemory + extra
+	if !g.unified {
+		return writeInt(g.file("memory", "memory.limit_in_bytes"), line)
+	}
+	most := writeInt(g.file("memory", "memory.max"), line+reserveMemory)
+	return errors.Join(most, writeInt(g.file("memory", "memory.high"), line))
 }
 
 // relieve answers every alarm until ctx ends with the instance.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 )
 
@@ -38,20 +39,22 @@ func main() {
 				child.Process.Kill()
 				break
 			}
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 		child.Wait()
 		fmt.Println("relieved")
 		select {}
-	case "eat":
-		var hold [][]byte
+	case "burn": // keeps a processor busy
+		fmt.Println("burning")
 		for {
-			block := make([]byte, 4<<20)
-			for i := range block {
-				block[i] = byte(i)
+		}
+	case "eat": // takes memory in blocks, without a page fault for each page
+		for {
+			const anonymous = syscall.MAP_PRIVATE | syscall.MAP_ANON | syscall.MAP_POPULATE
+			if _, err := syscall.Mmap(-1, 0, 4<<20, syscall.PROT_READ|syscall.PROT_WRITE, anonymous); err != nil {
+				fmt.Println(err)
+				select {}
 			}
-			hold = append(hold, block)
-			_ = hold
 		}
 	}
 }
