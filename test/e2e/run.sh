@@ -57,7 +57,7 @@ in_folder() { (cd "$1" && "${@:2}"); }
 
 "$here/setup.sh"
 start_server
-trap 'kill -KILL "$server_pid" 2>/dev/null' EXIT
+trap 'kill -TERM "$server_pid" 2>/dev/null; wait "$server_pid"' EXIT
 
 if [ $# -gt 0 ]; then
   step "newest Python clients" in_folder "$here/python" "$clients/python/bin/python" -m pytest "$@"
