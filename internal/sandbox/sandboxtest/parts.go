@@ -41,18 +41,26 @@ func makeParts() (parts, error) {
 	if p.dir, err = os.MkdirTemp("", "tombolo-test-"); err != nil {
 		return p, err
 	}
-	if err := os.Chmod(p.dir, 0o711); err != nil {
+	if err := p.make(); err != nil {
+		os.RemoveAll(p.dir)
 		return p, err
+	}
+	return p, nil
+}
+
+func (p parts) make() error {
+	if err := os.Chmod(p.dir, 0o711); err != nil {
+		return err
 	}
 	_, here, _, _ := runtime.Caller(0)
 	module := filepath.Join(filepath.Dir(here), "..", "..", "..")
 	if err := command(module, "go", "build", "-o", p.agent(), "./cmd/tombolo-agent"); err != nil {
-		return p, err
+		return err
 	}
 	if err := command(module, "go", "build", "-o", p.probe(), "./internal/sandbox/sandboxtest/probe"); err != nil {
-		return p, err
+		return err
 	}
-	return p, p.makeImage()
+	return p.makeImage()
 }
 
 // makeImage makes a root image in which every program is the probe.
