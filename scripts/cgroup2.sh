@@ -44,7 +44,8 @@ make_disk() {
   find "$tools/lib/modules" -name tun.ko -exec cp {} "$disk/modules" \;
   cp "$root/scripts/cgroup2-init.sh" "$disk/init"
   # Not on tmpfs: what is written there would count as memory.
-  mkfs.ext4 -q -O ^has_journal -E lazy_itable_init=1 -d "$disk" "$state/disk.ext4" 2G
+  truncate -s 2G "$state/disk.ext4"
+  mkfs.ext4 -q -O ^has_journal -E lazy_itable_init=1 -d "$disk" "$state/disk.ext4"
 }
 
 boot() { # prints the machine's console, whose last line is the result
@@ -61,6 +62,10 @@ boot() { # prints the machine's console, whose last line is the result
     </dev/null | sed -u 's/\r$//'
 }
 
+if [ "$(uname -m)" != x86_64 ]; then
+  echo "the emulated machine runs this machine's binaries and is x86-64; this one is $(uname -m)" >&2
+  exit 1
+fi
 unpack_tools
 make_disk
 boot | tee "$state/console.log"

@@ -92,7 +92,7 @@ func (s Suite) Run(t *testing.T) {
 		require.NoError(t, i.Stop(t.Context()))
 	})
 	t.Run("MemoryLimitAsksForReliefAndTheSandboxLivesOn", func(t *testing.T) {
-		spec := s.spec(t, image, engine.Limits{MemoryBytes: 256 << 20}, "parent")
+		spec := s.spec(t, image, engine.Limits{MemoryBytes: 128 << 20}, "parent")
 		control := spec.Mounts[0].Source
 		var asked atomic.Int64
 		spec.OnPressure = func(ctx context.Context, p engine.Pressure) error {
@@ -104,13 +104,13 @@ func (s Suite) Run(t *testing.T) {
 		require.Positive(t, asked.Load())
 		require.Eventually(t, func() bool {
 			stats, err := i.Stats(t.Context())
-			return err == nil && stats.MemoryBytes < 200<<20
+			return err == nil && stats.MemoryBytes < 100<<20
 		}, patience(10*time.Second), 20*time.Millisecond, "memory should be given back")
 		require.NoError(t, i.Stop(t.Context()))
 		i.expectEnd("stopped")
 	})
 	t.Run("WrittenFilesAreNoMemoryPressure", func(t *testing.T) {
-		spec := s.spec(t, image, engine.Limits{MemoryBytes: 128 << 20, DiskBytes: 512 << 20}, "fill")
+		spec := s.spec(t, image, engine.Limits{MemoryBytes: 128 << 20, DiskBytes: 320 << 20}, "fill")
 		var asked atomic.Int64
 		spec.OnPressure = func(context.Context, engine.Pressure) error {
 			asked.Add(1)
