@@ -44,10 +44,10 @@ func main() {
 		child.Wait()
 		fmt.Println("relieved")
 		select {}
-	case "burn": // keeps a processor busy
+	case "burn": // keeps two processors busy
 		fmt.Println("burning")
-		for {
-		}
+		go spin()
+		spin()
 	case "eat": // takes memory in blocks, without a page fault for each page
 		for {
 			const anonymous = syscall.MAP_PRIVATE | syscall.MAP_ANON | syscall.MAP_POPULATE
@@ -56,5 +56,10 @@ func main() {
 				select {}
 			}
 		}
+	}
+}
+
+func spin() {
+	for {
 	}
 }
