@@ -71,6 +71,7 @@ var baseChecks = []struct{ what, command string }{
 	{"a virtual environment works", asUser + `sh -c 'python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version'`},
 	{"npm installs for user without sudo", asUser + `npm install --global --silent is-odd
 		[ -d /home/user/.local/lib/node_modules/is-odd ]`},
+	{"npm asks for nothing but packages", `[ "$(npm config get audit):$(npm config get fund):$(npm config get update-notifier)" = false:false:false ]`},
 	{"npm installs in a folder", asUser + `sh -c 'mkdir /tmp/p && cd /tmp/p && npm install --silent is-number && node -e "require(\"is-number\")"'
 		` + asUser + `npx --version`},
 	{"apt installs", `apt-get -qq update && apt-get -qq -y install hello >/dev/null && hello | grep -q Hello`},
