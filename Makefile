@@ -11,7 +11,9 @@ BIN   := bin/tombolo
 AGENT := internal/agent/embedded/bin/agent
 
 # gVisor re-executes itself in an empty root, so nothing may be linked at run time.
-GO_BUILD := CGO_ENABLED=0 go build -trimpath
+# One set of flags for all of build, vet and test: gVisor is compiled once.
+export CGO_ENABLED = 0
+export GOFLAGS = -trimpath
 GO_FILES := $(shell find cmd internal templates -type f -not -path '*/embedded/bin/*' -not -name '*_test.go')
 
 .PHONY: help setup packages build templates clients demo test lint unit e2e test-cgroup2 bench clean
@@ -31,10 +33,10 @@ build: packages $(BIN) ## the binary, bin/tombolo
 
 # The agent is part of every snapshot's name: the same source gives the same bytes.
 $(AGENT): $(GO_FILES) go.mod go.sum
-	$(GO_BUILD) -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./cmd/tombolo-agent
+	go build -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./cmd/tombolo-agent
 
 $(BIN): $(AGENT) $(GO_FILES) go.mod go.sum
-	$(GO_BUILD) -ldflags '-s -w' -o $@ ./cmd/tombolo
+	go build -ldflags '-s -w' -o $@ ./cmd/tombolo
 
 templates: build ## the default templates, in .tombolo/data
 	$(BIN) template build --data $(DATA)
@@ -54,7 +56,7 @@ lint: packages $(AGENT)
 	$(STATE)/bin/staticcheck ./...
 
 unit: packages $(AGENT)
-	CGO_ENABLED=0 go test ./...
+	go test ./...
 
 e2e: templates clients
 	TOMBOLO_TEST_DATA=$(DATA) test/e2e/run.sh

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
@@ -142,7 +143,7 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 	if err != nil {
 		return store.Template{}, err
 	}
-	return c.manager.BuildTemplate(ctx, store.Template{
+	t, err := c.manager.BuildTemplate(ctx, store.Template{
 		Name:        as,
 		CPUs:        recipe.CPUs,
 		MemoryBytes: int64(recipe.Memory),
@@ -158,4 +159,34 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 	}, cold, func(step string) {
 		report(image.Event{Template: as, Elapsed: time.Since(began), Text: step})
 	})
+	if err != nil {
+		return store.Template{}, err
+	}
+	return t, c.pruneImages(ctx, recipe.Name, filepath.Base(built.Path))
+}
+
+// pruneImages removes the images of earlier versions of a recipe that no template
+// refers to. Sandboxes that run from one have it open and go on.
+func (c *core) pruneImages(ctx context.Context, recipe, current string) error {
+	templates, err := c.store.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{current: true}
+	for _, t := range templates {
+		wanted[t.Image] = true
+	}
+	dir := filepath.Join(c.config.Data, "images")
+	found, err := filepath.Glob(filepath.Join(dir, recipe+"-"+strings.Repeat("[0-9a-f]", 32)+".erofs"))
+	if err != nil {
+		return err
+	}
+	for _, path := range found {
+		if !wanted[filepath.Base(path)] {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("remove superseded image: %w", err)
+			}
+		}
+	}
+	return nil
 }

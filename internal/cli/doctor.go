@@ -92,10 +92,20 @@ func root() finding {
 	return f
 }
 
+// kernel must be 5.10 or newer: the engine waits for sandboxes by non-blocking
+// pidfds.
 func kernel() finding {
+	f := finding{What: "kernel", Needed: true, Remedy: "run a Linux kernel of 5.10 or newer"}
 	var name unix.Utsname
-	unix.Uname(&name)
-	return finding{What: "kernel", OK: true, Found: unix.ByteSliceToString(name.Release[:]) + " " + runtime.GOARCH}
+	if err := unix.Uname(&name); err != nil {
+		f.Found = err.Error()
+		return f
+	}
+	release := unix.ByteSliceToString(name.Release[:])
+	var major, minor int
+	fmt.Sscanf(release, "%d.%d", &major, &minor)
+	f.OK, f.Found = major > 5 || (major == 5 && minor >= 10), release+" "+runtime.GOARCH
+	return f
 }
 
 func cgroups() finding {
@@ -156,7 +166,7 @@ func tools() []finding {
 func tryPlatform(ctx context.Context, platform string, needed bool) finding {
 	f := finding{What: "platform " + platform, Needed: needed, Remedy: "use --platform systrap"}
 	if needed {
-		f.Remedy = "see the message; gVisor needs a kernel of 4.14 or newer, ptrace and seccomp"
+		f.Remedy = "see the message; gVisor needs ptrace and seccomp"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

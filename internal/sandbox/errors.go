@@ -34,7 +34,7 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("the key is at its limit of %d %s; kill some or raise the limit with `tombolo key`", e.Limit, e.What)
+	return fmt.Sprintf("the key is at its limit of %d %s; kill some, or use a key with a higher one (`tombolo key create --max-sandboxes`)", e.Limit, e.What)
 }
 
 // InvalidError says what is wrong with a request.

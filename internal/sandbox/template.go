@@ -62,7 +62,11 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 	t.AgentHash = filepath.Base(m.agentDir)
 	t.EngineHash = m.config.Engine.Version()
 	if !cold {
-		t.Snapshot = m.snapshotName(t)
+		name, err := m.snapshotName(t)
+		if err != nil {
+			return store.Template{}, err
+		}
+		t.Snapshot = name
 		if err := m.ensureSnapshot(ctx, t, progress); err != nil {
 			return store.Template{}, fmt.Errorf("build template %s: %w", t.Name, err)
 		}
@@ -94,22 +98,27 @@ func (m *Manager) Current(t store.Template) bool {
 	return err == nil
 }
 
-// snapshotName hashes everything that shapes a snapshot.
-func (m *Manager) snapshotName(t store.Template) string {
+// snapshotName hashes everything that shapes a snapshot. An image's name says how
+// it was made; size and time tell it from one made again in the same way.
+func (m *Manager) snapshotName(t store.Template) (string, error) {
+	image, err := os.Stat(m.imagePath(t.Image))
+	if err != nil {
+		return "", fmt.Errorf("image of template %s: %w", t.Name, err)
+	}
 	shape, err := json.Marshal(struct {
 		Image, Agent, Engine, CA, Start, Ready, User, Workdir string
 		CPUs                                                  int
-		Memory, Disk, Processes                               int64
+		Size, Time, Memory, Disk, Processes                   int64
 		Env                                                   map[string]string
 		Kernels                                               []string
 	}{
 		t.Image, t.AgentHash, t.EngineHash, m.caHash, t.StartCmd, t.ReadyCmd, t.User, t.Workdir,
-		t.CPUs, t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels,
+		t.CPUs, image.Size(), image.ModTime().Unix(), t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels,
 	})
 	if err != nil {
-		panic(err) // strings and numbers only
+		return "", err
 	}
-	return hashOf(shape)
+	return hashOf(shape), nil
 }
 
 // ensureSnapshot makes the snapshot unless it is there.

@@ -49,6 +49,9 @@ var _ engine.Engine = (*Engine)(nil)
 // engine.ErrUnsupported when it cannot.
 func New(config Config) (*Engine, error) {
 	if config.Executable == "" {
+		if buildSetting("CGO_ENABLED") == "1" {
+			return nil, errors.New("this program is linked dynamically and cannot run as gVisor's sentry; build it with CGO_ENABLED=0 (`make build`)")
+		}
 		config.Executable = "/proc/self/exe"
 	}
 	if config.Platform == "" {
@@ -88,6 +91,19 @@ func Version() string {
 		}
 	}
 	return "gvisor-unknown"
+}
+
+func buildSetting(key string) string {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return ""
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == key {
+			return setting.Value
+		}
+	}
+	return ""
 }
 
 // Start boots an instance.

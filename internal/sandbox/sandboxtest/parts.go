@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 
@@ -52,12 +51,11 @@ func (p parts) make() error {
 	if err := os.Chmod(p.dir, 0o711); err != nil {
 		return err
 	}
-	_, here, _, _ := runtime.Caller(0)
-	module := filepath.Join(filepath.Dir(here), "..", "..", "..")
-	if err := command(module, "go", "build", "-o", p.agent(), "./cmd/tombolo-agent"); err != nil {
+	const module = "github.com/tombolo-dev/tombolo/"
+	if err := command("", "go", "build", "-o", p.agent(), module+"cmd/tombolo-agent"); err != nil {
 		return err
 	}
-	if err := command(module, "go", "build", "-o", p.probe(), "./internal/sandbox/sandboxtest/probe"); err != nil {
+	if err := command("", "go", "build", "-o", p.probe(), module+"internal/sandbox/sandboxtest/probe"); err != nil {
 		return err
 	}
 	return p.makeImage()
