@@ -60,6 +60,6 @@ func main() {
 }
 
 func spin() {
-	for {
+	for n := 0; ; n++ {
 	}
 }
