@@ -59,6 +59,9 @@ func ociSpec(spec engine.Spec, cgroupPath string) *specs.Spec {
 	period := uint64(cpuPeriod)
 	quota := int64(math.Ceil(spec.Limits.CPUs * cpuPeriod))
 	memory := spec.Limits.MemoryBytes
+	// From the first moment (v1; v2 has no such switch): a sandbox that fills its
+	// memory before it is watched stands still until it is.
+	disableOOMKiller := true
 	caps := &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities, Inheritable: capabilities}
 	return &specs.Spec{
 		Version:  specs.Version,
@@ -84,7 +87,7 @@ func ociSpec(spec engine.Spec, cgroupPath string) *specs.Spec {
 			CgroupsPath: cgroupPath,
 			Resources: &specs.LinuxResources{
 				CPU:    &specs.LinuxCPU{Period: &period, Quota: &quota},
-				Memory: &specs.LinuxMemory{Limit: &memory},
+				Memory: &specs.LinuxMemory{Limit: &memory, DisableOOMKiller: &disableOOMKiller},
 				Pids:   &specs.LinuxPids{Limit: hostTaskLimit(spec.Limits)},
 			},
 			Namespaces: []specs.LinuxNamespace{
