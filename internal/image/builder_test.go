@@ -287,6 +287,7 @@ func TestABuildKilledHalfWayLeavesNothingThatCounts(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(b.Dir, "build", "slow-*", "root"))
 	require.NoError(t, err)
 	require.Len(t, left, 1, "the test must have something to sweep")
+	waitForLock(t, filepath.Join(b.Dir, "build", "slow-*.lock"))
 
 	_, err = b.Build(t.Context(), recipe(t, recipes(map[string]string{"a": "true"}), "a"))
 	require.NoError(t, err)
@@ -363,6 +364,21 @@ func assertNothingLeft(t *testing.T, dir string) {
 	for _, e := range entries {
 		assert.False(t, e.IsDir(), "%s is left", e.Name())
 	}
+}
+
+// waitForLock waits until the last process of a killed build, which inherited its
+// lock, is gone.
+func waitForLock(t *testing.T, pattern string) {
+	t.Helper()
+	locks, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	require.Len(t, locks, 1)
+	file, err := os.Open(locks[0])
+	require.NoError(t, err)
+	defer file.Close()
+	require.Eventually(t, func() bool {
+		return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+	}, 30*time.Second, 10*time.Millisecond)
 }
 
 // uniqueSleep is a command that no other process has.
