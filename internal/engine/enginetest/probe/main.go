@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 )
 
@@ -29,7 +28,7 @@ func main() {
 			written += n
 		}
 		fmt.Println("filled", written>>20, err)
-		select {}
+		sleep()
 	case "parent": // has a child eat memory, ends it when /control/relieve appears
 		child := exec.Command("/probe", "eat")
 		child.Stdout = os.Stdout
@@ -43,23 +42,32 @@ func main() {
 		}
 		child.Wait()
 		fmt.Println("relieved")
-		select {}
+		sleep()
 	case "burn": // keeps two processors busy
 		fmt.Println("burning")
 		go spin()
 		spin()
-	case "eat": // takes memory in blocks, without a page fault for each page
+	case "eat": // takes memory page by page
+		var hold [][]byte
 		for {
-			const anonymous = syscall.MAP_PRIVATE | syscall.MAP_ANON | syscall.MAP_POPULATE
-			if _, err := syscall.Mmap(-1, 0, 4<<20, syscall.PROT_READ|syscall.PROT_WRITE, anonymous); err != nil {
-				fmt.Println(err)
-				select {}
+			block := make([]byte, 4<<20)
+			for i := 0; i < len(block); i += os.Getpagesize() {
+				block[i] = 1
 			}
+			hold = append(hold, block)
+			_ = hold
 		}
 	}
 }
 
 func spin() {
 	for n := 0; ; n++ {
+	}
+}
+
+// sleep never ends. An empty select would be taken for a deadlock.
+func sleep() {
+	for {
+		time.Sleep(time.Hour)
 	}
 }
