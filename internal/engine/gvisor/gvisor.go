@@ -197,6 +197,10 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 		// That image, mounts and limits are the writer's is the caller's promise.
 		"--restore-spec-validation=ignore",
 		"--allow-suid",
+		// Patching system calls makes each 3 times faster (6 to 2 µs) after a cost at
+		// its first use in every process. What runs here is mostly short: without it
+		// `bash -l -c true` takes 17 ms instead of 21, run_code a tenth less.
+		"--systrap-disable-syscall-patching",
 		"--overlay2=none",
 		"--file-access-mounts=shared",
 		command,
