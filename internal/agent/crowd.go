@@ -15,16 +15,16 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
 
-// A fork bomb at its limit leaves the sandbox alive and of no use: everything
+// A fork bomb near its limit leaves the sandbox alive and of no use: everything
 // waits behind hundreds of processes that try again and again. So a process
-// group that keeps the sandbox at its limit is ended as a whole.
+// group that keeps the sandbox there is ended as a whole.
 const (
-	crowdEvery = 500 * time.Millisecond
-	// crowdRounds in a row at the limit make a bomb of what may have been a burst.
+	crowdEvery = 250 * time.Millisecond
+	// crowdRounds in a row above three quarters of the limit make a bomb of what may have been a burst.
 	crowdRounds = 2
 	// crowdSample processes are asked for their group. Under a bomb each system
 	// call takes tens of milliseconds, so a whole scan would take a minute.
-	crowdSample = 24
+	crowdSample = 12
 )
 
 // watchCrowd runs until ctx ends.
@@ -44,7 +44,7 @@ func watchCrowd(ctx context.Context, groups processGroups, spawner *spawn.Spawne
 		case <-ticker.C:
 		}
 		count := readCount(current)
-		if count < reserveProcesses || count < limitOf(groups.max)*9/10 {
+		if count < reserveProcesses || count < limitOf(groups.max)*3/4 {
 			rounds = 0
 			continue
 		}
@@ -56,8 +56,8 @@ func watchCrowd(ctx context.Context, groups processGroups, spawner *spawn.Spawne
 		if group <= 1 || group == unix.Getpgrp() {
 			continue
 		}
-		reason := fmt.Sprintf("process limit: the sandbox reached its limit of %d processes; process group %d, which had most of them, was ended",
-			limitOf(groups.max), group)
+		reason := fmt.Sprintf("process limit: process group %d had most of the %d processes that the sandbox may have, and was ended",
+			group, limitOf(groups.max))
 		if p, ok := spawner.Find(group); ok {
 			p.SetReason(reason)
 		}
