@@ -60,7 +60,7 @@ func runInEngine(t testing.TB, n *gateway.Network, program string) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), encoded, 0o600))
 	id := fmt.Sprintf("gw%d", time.Now().UnixNano())
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "state", "null-netns"), unix.MNT_DETACH) })
-	command := exec.Command(binary, "--root", filepath.Join(dir, "state"), "--network=sandbox", "--ignore-cgroups", "run", "-bundle", dir, id)
+	command := exec.Command(binary, "--root", filepath.Join(dir, "state"), "--network=sandbox", "--gofer-network-namespace=new", "--ignore-cgroups", "run", "-bundle", dir, id)
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output
 	require.NoError(t, command.Run(), "%s", &output)
