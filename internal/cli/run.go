@@ -44,10 +44,10 @@ missing is built first.
 				return err
 			}
 			err = host.runOnce(cmd.Context(), sandbox.CreateRequest{
-				Template:     template,
-				Timeout:      timeout,
-				EnvVars:      env,
-				DenyInternet: offline,
+				Template: template,
+				Timeout:  timeout,
+				EnvVars:  env,
+				Network:  sandbox.NetworkOptions{DenyInternet: offline},
 			}, execution{user: user, cwd: cwd, argv: argv})
 			return errors.Join(err, host.close())
 		},

@@ -110,7 +110,7 @@ func newSandboxCreate() *cobra.Command {
 			}
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
-					Template: template, Timeout: timeout, EnvVars: env, Metadata: metadata, DenyInternet: offline, KeyID: key,
+					Template: template, Timeout: timeout, EnvVars: env, Metadata: metadata, Network: sandbox.NetworkOptions{DenyInternet: offline}, KeyID: key,
 				})
 				if errors.Is(err, sandbox.ErrTemplateNotFound) {
 					return fmt.Errorf("%w; `tombolo template build` makes the default ones", err)

@@ -126,7 +126,7 @@ func (s *sandboxes) Dial(ctx context.Context, id string, port uint16) (net.Conn,
 	return c, err
 }
 
-func (s *sandboxes) OnEnd(fn func(id string)) { s.onEnd = append(s.onEnd, fn) }
+func (s *sandboxes) OnStop(fn func(id string)) { s.onEnd = append(s.onEnd, fn) }
 
 // start serves an edge over s and returns its address, host:port.
 func start(t testing.TB, s *sandboxes) string {

@@ -39,7 +39,7 @@ type upstreams struct {
 
 func newUpstreams(s sandbox.Sandboxes) *upstreams {
 	u := &upstreams{sandboxes: s, byID: map[string]*upstream{}}
-	s.OnEnd(u.end)
+	s.OnStop(u.end)
 	return u
 }
 

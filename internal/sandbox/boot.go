@@ -58,7 +58,7 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 	step("folder")
 	s.network, err = m.config.Network(ctx, NetworkConfig{
 		Dir:          dir,
-		DenyInternet: s.info.DenyInternet,
+		DenyInternet: s.info.Network.DenyInternet,
 		Refused:      func(what, reason string) { s.log.add("network", "refused "+what+": "+reason) },
 	})
 	if err != nil {

@@ -3,11 +3,19 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Errors a dialect decides on.
 var (
-	// ErrNotFound: no live sandbox has this id.
+	// ErrPaused: the sandbox is paused, and what was asked needs it running, or was
+	// to pause it.
+	ErrPaused = errors.New("sandbox is paused")
+	// ErrBusy: the sandbox is being paused or resumed just now; ask again.
+	ErrBusy = errors.New("sandbox is in transition")
+	// ErrAsleep: the sandbox is paused and traffic does not resume it.
+	ErrAsleep = errors.New("sandbox is paused and not resumed by traffic")
+	// ErrNotFound: no sandbox has this id.
 	ErrNotFound = errors.New("sandbox not found")
 	// ErrPortClosed: the sandbox runs and nothing listens on the port.
 	ErrPortClosed = errors.New("port is not open")
@@ -30,11 +38,14 @@ func (e *GoneError) Is(target error) bool { return target == ErrNotFound }
 // LimitError says that a key is at one of its limits.
 type LimitError struct {
 	What  string // "sandboxes at once"
-	Limit int
+	Limit string // with its unit
+	Flag  string // of `tombolo key create` and `tombolo key update` that sets it
+	// RetryAfter is when it is worth asking again; 0 when nobody can tell.
+	RetryAfter time.Duration
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("the key is at its limit of %d %s; kill some, or use a key with a higher one (`tombolo key create --max-sandboxes`)", e.Limit, e.What)
+	return fmt.Sprintf("the key is at its limit of %s %s; kill some or wait, or give the key a higher one (`tombolo key update --%s`)", e.Limit, e.What, e.Flag)
 }
 
 // InvalidError says what is wrong with a request.

@@ -186,7 +186,7 @@ func TestTimeoutEndsASandboxAndSaysSo(t *testing.T) {
 	w := sandboxtest.New(t)
 	var ends atomic.Int64
 	ended := make(chan string, 10)
-	w.Manager.OnEnd(func(id string) { ends.Add(1); ended <- id })
+	w.Manager.OnStop(func(id string) { ends.Add(1); ended <- id })
 	info, err := w.Manager.Create(t.Context(), sandbox.CreateRequest{Template: sandboxtest.Warm, Timeout: 300 * time.Millisecond})
 	require.NoError(t, err)
 	require.Equal(t, info.ID, receive(t, ended))
@@ -203,7 +203,7 @@ func TestTimeoutEndsASandboxAndSaysSo(t *testing.T) {
 func TestSetTimeout(t *testing.T) {
 	w := sandboxtest.New(t)
 	ended := make(chan string, 10)
-	w.Manager.OnEnd(func(id string) { ended <- id })
+	w.Manager.OnStop(func(id string) { ended <- id })
 	info := w.Create(t, sandboxtest.Warm)
 
 	longer, err := w.Manager.SetTimeout(info.ID, time.Hour, false)
@@ -229,7 +229,7 @@ func TestSetTimeout(t *testing.T) {
 
 func TestKeyLimitHoldsForConcurrentCreates(t *testing.T) {
 	w := sandboxtest.New(t)
-	request := sandbox.CreateRequest{Template: sandboxtest.Warm, KeyID: "small", MaxSandboxes: 2, Timeout: time.Minute}
+	request := sandbox.CreateRequest{Template: sandboxtest.Warm, KeyID: "small", Quota: sandbox.Quota{Sandboxes: 2}, Timeout: time.Minute}
 	errs := make(chan error, 5)
 	var creates sync.WaitGroup
 	for range cap(errs) {
@@ -304,7 +304,7 @@ func TestList(t *testing.T) {
 func TestEngineProcessKilledFromOutside(t *testing.T) {
 	w := sandboxtest.New(t)
 	ended := make(chan string, 10)
-	w.Manager.OnEnd(func(id string) { ended <- id })
+	w.Manager.OnStop(func(id string) { ended <- id })
 	info := w.Create(t, sandboxtest.Warm)
 	pid, err := w.SentryPID(info.ID)
 	require.NoError(t, err)
@@ -321,7 +321,7 @@ func TestEngineProcessKilledFromOutside(t *testing.T) {
 func TestManyEndsAtOnceAreOne(t *testing.T) {
 	w := sandboxtest.New(t)
 	var ends atomic.Int64
-	w.Manager.OnEnd(func(string) { ends.Add(1) })
+	w.Manager.OnStop(func(string) { ends.Add(1) })
 	info := w.Create(t, sandboxtest.Warm)
 	pid, err := w.SentryPID(info.ID)
 	require.NoError(t, err)
@@ -345,7 +345,7 @@ func TestManyEndsAtOnceAreOne(t *testing.T) {
 func TestCloseEndsAll(t *testing.T) {
 	w := sandboxtest.New(t)
 	var ends atomic.Int64
-	w.Manager.OnEnd(func(string) { ends.Add(1) })
+	w.Manager.OnStop(func(string) { ends.Add(1) })
 	first, second := w.Create(t, sandboxtest.Warm), w.Create(t, sandboxtest.Cold)
 	require.NoError(t, w.Manager.Close(t.Context()))
 	require.Empty(t, w.Leftovers())

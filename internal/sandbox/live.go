@@ -61,7 +61,9 @@ func newSandbox(req CreateRequest, template store.Template) *sandbox {
 			DiskBytes:    template.DiskBytes,
 			Metadata:     maps.Clone(req.Metadata),
 			AccessToken:  newToken(),
-			DenyInternet: req.DenyInternet,
+			Network:      req.Network,
+			Lifecycle:    req.Lifecycle,
+			BuildID:      template.BuildID,
 		},
 	}
 }
@@ -164,7 +166,7 @@ func (s *sandbox) record() store.Sandbox {
 		DiskBytes:     s.info.DiskBytes,
 		Metadata:      maps.Clone(s.info.Metadata),
 		EnvVars:       maps.Clone(s.env),
-		DenyInternet:  s.info.DenyInternet,
+		DenyInternet:  s.info.Network.DenyInternet,
 		AccessToken:   s.info.AccessToken,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,7 +56,10 @@ type Config struct {
 	// CABundle is PEM given to every sandbox as its system trust store; empty
 	// leaves the image's.
 	CABundle []byte
-	Log      *slog.Logger
+	// OnEvent is told of every event, in the order of each sandbox, by the goroutine
+	// that made it happen; it may take the time of a database write. Nil is nobody.
+	OnEvent func(Event)
+	Log     *slog.Logger
 }
 
 // Manager makes, finds and ends sandboxes. Safe for concurrent use.
@@ -66,7 +70,7 @@ type Manager struct {
 	agentDir string // holds the agent program, mounted into every sandbox
 	caHash   string
 	starting chan struct{} // limits how many are started at once
-	onEnd    []func(id string)
+	onStop   []func(id string)
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc
@@ -154,8 +158,8 @@ func (m *Manager) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// OnEnd implements Sandboxes.
-func (m *Manager) OnEnd(fn func(id string)) { m.onEnd = append(m.onEnd, fn) }
+// OnStop implements Sandboxes.
+func (m *Manager) OnStop(fn func(id string)) { m.onStop = append(m.onStop, fn) }
 
 // Get implements Sandboxes.
 func (m *Manager) Get(id string) (Info, error) {
@@ -310,15 +314,15 @@ func (m *Manager) admit(req CreateRequest, template store.Template) (*sandbox, e
 	if m.ctx.Err() != nil {
 		return nil, errors.New("the server is stopping")
 	}
-	if req.MaxSandboxes > 0 {
+	if req.Quota.Sandboxes > 0 {
 		count := 0
 		for _, other := range m.live {
 			if other.keyID == req.KeyID && other.state() != Ending {
 				count++
 			}
 		}
-		if count >= req.MaxSandboxes {
-			return nil, &LimitError{What: "sandboxes at once", Limit: req.MaxSandboxes}
+		if count >= req.Quota.Sandboxes {
+			return nil, &LimitError{What: "sandboxes at once", Limit: strconv.Itoa(req.Quota.Sandboxes), Flag: "max-sandboxes"}
 		}
 	}
 	m.live[s.id] = s
@@ -410,7 +414,7 @@ func (m *Manager) finish(ctx context.Context, s *sandbox) error {
 	delete(m.live, s.id)
 	m.rememberGoneLocked(s.id, info.Reason)
 	m.mu.Unlock()
-	for _, fn := range m.onEnd {
+	for _, fn := range m.onStop {
 		fn(s.id)
 	}
 	if err != nil {

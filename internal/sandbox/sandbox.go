@@ -7,6 +7,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // Info describes a sandbox at one moment.
@@ -14,17 +16,46 @@ type Info struct {
 	ID           string            `json:"id"`
 	TemplateID   string            `json:"templateID"`
 	TemplateName string            `json:"templateName"`
-	KeyID        string            `json:"keyID"` // owner
+	BuildID      string            `json:"buildID,omitempty"` // of the template's build
+	KeyID        string            `json:"keyID"`             // owner
 	State        State             `json:"state"`
 	Reason       string            `json:"reason,omitempty"` // why it ended or failed, in words
-	StartedAt    time.Time         `json:"startedAt"`
-	EndAt        time.Time         `json:"endAt"`
+	StartedAt    time.Time         `json:"startedAt"`        // of the run: a resume starts a new one
+	EndAt        time.Time         `json:"endAt"`            // when its timeout passes; of a paused one, when it was paused
 	CPUs         int               `json:"cpus"`
 	MemoryBytes  int64             `json:"memoryBytes"`
 	DiskBytes    int64             `json:"diskBytes"`
 	Metadata     map[string]string `json:"metadata,omitempty"`
-	AccessToken  string            `json:"accessToken,omitempty"`  // of the agent in it
-	DenyInternet bool              `json:"denyInternet,omitempty"` // as asked for in CreateRequest
+	AccessToken  string            `json:"accessToken,omitempty"` // of the agent in it
+	// ExecutionID names the run: it changes with every resume.
+	ExecutionID string         `json:"executionID,omitempty"`
+	Lifecycle   Lifecycle      `json:"lifecycle"`
+	Network     NetworkOptions `json:"network"`
+	// TrafficToken opens the ports of a sandbox with Network.PrivateTraffic.
+	TrafficToken string `json:"trafficToken,omitempty"`
+}
+
+// Lifecycle says what happens to a sandbox when its time is over and when
+// somebody wants it back.
+type Lifecycle struct {
+	// PauseOnTimeout pauses it instead of ending it.
+	PauseOnTimeout bool `json:"pauseOnTimeout,omitempty"`
+	// DiskOnly leaves the memory out of the pause at the timeout.
+	DiskOnly bool `json:"diskOnly,omitempty"`
+	// AutoResume lets traffic to the paused sandbox resume it (see Wake).
+	AutoResume bool `json:"autoResume,omitempty"`
+}
+
+// NetworkOptions say what may pass in and out. They are kept over pauses.
+type NetworkOptions struct {
+	// DenyInternet closes every connection out.
+	DenyInternet bool `json:"denyInternet,omitempty"`
+	// PrivateTraffic closes the ports to requests without the traffic token; the
+	// agent's have a token of their own.
+	PrivateTraffic bool `json:"privateTraffic,omitempty"`
+	// MaskRequestHost is the Host header that servers inside see; "${PORT}" in it
+	// stands for the port. Empty keeps the client's.
+	MaskRequestHost string `json:"maskRequestHost,omitempty"`
 }
 
 // CreateRequest is what a dialect asks for. Zero values take the template's
@@ -32,14 +63,56 @@ type Info struct {
 type CreateRequest struct {
 	Template string `json:"template"` // id or name
 	KeyID    string `json:"keyID"`
-	// MaxSandboxes is how many sandboxes the key may have at once, this one
-	// included; Create answers *LimitError beyond. 0 is no limit.
-	MaxSandboxes int               `json:"maxSandboxes,omitempty"`
-	Timeout      time.Duration     `json:"timeout"` // > 0
-	Metadata     map[string]string `json:"metadata,omitempty"`
-	EnvVars      map[string]string `json:"envVars,omitempty"`
-	// DenyInternet closes every connection out.
-	DenyInternet bool `json:"denyInternet,omitempty"`
+	// Quota is the key's; Create answers *LimitError beyond.
+	Quota     Quota             `json:"quota,omitzero"`
+	Timeout   time.Duration     `json:"timeout"` // > 0
+	Metadata  map[string]string `json:"metadata,omitempty"`
+	EnvVars   map[string]string `json:"envVars,omitempty"`
+	Lifecycle Lifecycle         `json:"lifecycle,omitzero"`
+	Network   NetworkOptions    `json:"network,omitzero"`
+}
+
+// Quota bounds what one key may have at once. Paused sandboxes count for disk
+// only. Zero fields are no limit.
+type Quota struct {
+	Sandboxes   int     `json:"sandboxes,omitempty"`   // running at once
+	CreateRate  float64 `json:"createRate,omitempty"`  // creates, forks and resumes a second
+	CPUs        int     `json:"cpus,omitempty"`        // of the running ones
+	MemoryBytes int64   `json:"memoryBytes,omitempty"` // of the running ones
+	DiskBytes   int64   `json:"diskBytes,omitempty"`   // limits of the running ones and what paused ones hold
+	Snapshots   int     `json:"snapshots,omitempty"`   // see Snapshot
+}
+
+// ResumeRequest says how a sandbox is brought back.
+type ResumeRequest struct {
+	Quota   Quota         `json:"quota,omitzero"`
+	Timeout time.Duration `json:"timeout"` // > 0, from now
+	// Reboot drops the saved memory: the sandbox boots afresh from its disk.
+	Reboot bool `json:"reboot,omitempty"`
+}
+
+// ForkRequest says how copies of a running sandbox are made.
+type ForkRequest struct {
+	Quota   Quota         `json:"quota,omitzero"`
+	Count   int           `json:"count"`   // 1 to MaxForks
+	Timeout time.Duration `json:"timeout"` // of each copy, > 0
+}
+
+// MaxForks is the most copies of one ForkRequest (E2B's limit).
+const MaxForks = 100
+
+// Fork is one copy, or why it was not made.
+type Fork struct {
+	Info Info
+	Err  error
+}
+
+// SnapshotRequest says what a snapshot is to be called.
+type SnapshotRequest struct {
+	Quota Quota `json:"quota,omitzero"`
+	// Name of the template the snapshot becomes; a template of the same owner that
+	// has the name is replaced. Empty makes one known by its id only.
+	Name string `json:"name,omitempty"`
 }
 
 // Filter selects in List; zero values select all.
@@ -51,27 +124,70 @@ type Filter struct {
 }
 
 // Sandboxes is what the dialects and the edge need of the manager.
+//
+// Every method that names a sandbox answers ErrNotFound (wrapped in a *GoneError
+// when it existed and ended). One that needs it running answers ErrPaused for a
+// paused one.
 type Sandboxes interface {
 	// Create returns when the sandbox runs. Errors: ErrTemplateNotFound,
 	// *LimitError, *InvalidError, or another when the machine failed; nothing is left
 	// behind then.
 	Create(ctx context.Context, req CreateRequest) (Info, error)
-	// Get finds a live sandbox; ErrNotFound (wrapped in a *GoneError when it
-	// existed and ended).
+	// Get finds a sandbox that runs or is paused.
 	Get(id string) (Info, error)
 	List(f Filter) []Info
-	// Kill ends it and returns when nothing of it is left. ErrNotFound.
+	// Kill ends it, running or paused, and returns when nothing of it is left.
 	Kill(ctx context.Context, id, reason string) error
-	// SetTimeout makes the sandbox end d from now; with extendOnly it never
-	// moves the end earlier. ErrNotFound.
+	// SetTimeout makes a running sandbox end d from now; with extendOnly it never
+	// moves the end earlier.
 	SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error)
+
+	// Pause saves the sandbox and ends its processes; diskOnly leaves its memory
+	// out. ErrPaused when it is paused already, ErrBusy while another change is
+	// under way; after any other error it runs on.
+	Pause(ctx context.Context, id string, diskOnly bool) error
+	// Resume brings a paused sandbox back; one that runs is given more time, never
+	// less. resumed tells which. One resume runs at a time, whoever asks gets its
+	// result. Errors: ErrBusy, *LimitError; after any error it is still paused.
+	Resume(ctx context.Context, id string, req ResumeRequest) (info Info, resumed bool, err error)
+	// Wake makes sure that a sandbox runs because there is traffic for it: a paused
+	// one is resumed for the timeout it was created with, MinWake at least. ErrAsleep
+	// when Lifecycle.AutoResume is not set, ErrBusy, *LimitError.
+	Wake(ctx context.Context, id string) error
+	// Fork copies a running sandbox, memory and disk, Count times; it stands still
+	// only while it is saved. Each copy is a sandbox of its own, with a fresh id,
+	// tokens and randomness, or an error. The error is for the whole: nothing was made.
+	Fork(ctx context.Context, id string, req ForkRequest) ([]Fork, error)
+	// Snapshot saves a running sandbox as a template, owned by the sandbox's owner.
+	Snapshot(ctx context.Context, id string, req SnapshotRequest) (store.Template, error)
+
 	// Dial opens a connection to a port the sandbox listens on, on any address.
-	// ErrNotFound, ErrPortClosed.
+	// ErrPortClosed.
 	Dial(ctx context.Context, id string, port uint16) (net.Conn, error)
-	// OnEnd calls fn once for every sandbox that ends, after its last byte was
-	// served. Call it before the first Create; fn must not block.
-	OnEnd(fn func(id string))
-	// Logs returns what is kept of a live sandbox's log, oldest first.
-	// ErrNotFound.
+	// OnStop calls fn once each time a sandbox stops running (it was paused or it
+	// ended), after its last byte was served. Call it before the first Create; fn
+	// must not block.
+	OnStop(fn func(id string))
+	// Logs returns what is kept of a sandbox's log, oldest first.
 	Logs(id string) ([]LogLine, error)
+	// Metrics returns what was measured from one time to another, oldest first;
+	// zero times are no bounds.
+	Metrics(id string, from, to time.Time) ([]Metric, error)
+}
+
+// MinWake is the least time a sandbox gets that traffic woke (E2B's).
+const MinWake = 300 * time.Second
+
+// Metric is what a sandbox used at one moment.
+type Metric struct {
+	Time time.Time `json:"time"`
+	CPUs int       `json:"cpus"`
+	// CPUPercent is the processor time used since the point before, 100 for all the
+	// sandbox's processors.
+	CPUPercent       float64 `json:"cpuPercent"`
+	MemoryBytes      int64   `json:"memoryBytes"`
+	MemoryCacheBytes int64   `json:"memoryCacheBytes"`
+	MemoryTotalBytes int64   `json:"memoryTotalBytes"`
+	DiskBytes        int64   `json:"diskBytes"`
+	DiskTotalBytes   int64   `json:"diskTotalBytes"`
 }

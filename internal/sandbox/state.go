@@ -9,7 +9,10 @@ type State string
 const (
 	Starting State = "starting" // being made; not seen by anybody else
 	Running  State = "running"
-	Ending   State = "ending" // being taken down; refuses traffic
+	Pausing  State = "pausing" // being saved; takes no new requests
+	Paused   State = "paused"
+	Resuming State = "resuming" // being brought back
+	Ending   State = "ending"   // being taken down; refuses traffic
 	Ended    State = "ended"
 	Failed   State = "failed" // never ran
 )
@@ -17,7 +20,10 @@ const (
 // transitions is the whole life of a sandbox.
 var transitions = map[State][]State{
 	Starting: {Running, Failed},
-	Running:  {Ending},
+	Running:  {Pausing, Ending},
+	Pausing:  {Running, Paused, Ending},
+	Paused:   {Resuming, Ending},
+	Resuming: {Running, Paused, Ending},
 	Ending:   {Ended},
 }
 

@@ -10,11 +10,20 @@ import (
 )
 
 func TestTransitions(t *testing.T) {
-	states := []State{Starting, Running, Ending, Ended, Failed}
+	states := []State{Starting, Running, Pausing, Paused, Resuming, Ending, Ended, Failed}
 	allowed := map[string]bool{
 		"starting running": true,
 		"starting failed":  true,
+		"running pausing":  true,
 		"running ending":   true,
+		"pausing running":  true, // the pause failed
+		"pausing paused":   true,
+		"pausing ending":   true,
+		"paused resuming":  true,
+		"paused ending":    true,
+		"resuming running": true,
+		"resuming paused":  true, // the resume failed
+		"resuming ending":  true,
 		"ending ended":     true,
 	}
 	for _, from := range states {
@@ -92,5 +101,5 @@ func TestErrorsTellWhatToDo(t *testing.T) {
 	gone := &GoneError{ID: "i1", Reason: "killed"}
 	require.ErrorIs(t, fmt.Errorf("get: %w", gone), ErrNotFound)
 	require.EqualError(t, gone, "sandbox i1 ended: killed")
-	require.ErrorContains(t, &LimitError{What: "sandboxes at once", Limit: 2}, "limit of 2 sandboxes at once")
+	require.ErrorContains(t, &LimitError{What: "sandboxes at once", Limit: "2"}, "limit of 2 sandboxes at once")
 }

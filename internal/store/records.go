@@ -20,6 +20,12 @@ type Key struct {
 	// MaxTimeout is the longest timeout, from now on, that a request may ask for; 0
 	// is no limit of the key's. A sandbox may be given more time again.
 	MaxTimeout time.Duration `json:"maxTimeoutNanos,omitempty"`
+	// The rest of the quota; 0 is no limit. See sandbox.Quota for what counts.
+	MaxCreateRate float64 `json:"maxCreateRate,omitempty"` // a second
+	MaxCPUs       int     `json:"maxCPUs,omitempty"`
+	MaxMemory     int64   `json:"maxMemoryBytes,omitempty"`
+	MaxDisk       int64   `json:"maxDiskBytes,omitempty"`
+	MaxSnapshots  int     `json:"maxSnapshots,omitempty"`
 }
 
 // Sandbox is the record of one sandbox.
@@ -83,4 +89,7 @@ type Template struct {
 	AgentHash   string            `json:"agentHash,omitempty"`
 	EngineHash  string            `json:"engineHash,omitempty"` // folder name under engines/
 	RecipeHash  string            `json:"recipeHash,omitempty"`
+	// SourceSandbox is the sandbox a snapshot was taken of; empty for what was
+	// built from a recipe. A snapshot has its disk in it and cannot start cold.
+	SourceSandbox string `json:"sourceSandbox,omitempty"`
 }

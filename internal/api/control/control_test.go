@@ -119,7 +119,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	}
 	require.ErrorContains(t, create(sandbox.CreateRequest{Template: sandboxtest.Warm}), "timeout must be greater than zero")
 	require.ErrorContains(t, create(sandbox.CreateRequest{
-		Template: sandboxtest.Warm, Timeout: time.Minute, KeyID: info.KeyID, MaxSandboxes: 1,
+		Template: sandboxtest.Warm, Timeout: time.Minute, KeyID: info.KeyID, Quota: sandbox.Quota{Sandboxes: 1},
 	}), "limit of 1 sandboxes at once")
 }
 

@@ -93,12 +93,12 @@ func createRequest(body newSandbox, g generation, k store.Key) (sandbox.CreateRe
 		return sandbox.CreateRequest{}, err
 	}
 	return sandbox.CreateRequest{
-		KeyID:        k.ID,
-		MaxSandboxes: k.MaxSandboxes,
-		Timeout:      timeout,
-		Metadata:     body.Metadata,
-		EnvVars:      body.EnvVars,
-		DenyInternet: deny || body.AllowInternetAccess != nil && !*body.AllowInternetAccess,
+		KeyID:    k.ID,
+		Quota:    sandbox.Quota{Sandboxes: k.MaxSandboxes},
+		Timeout:  timeout,
+		Metadata: body.Metadata,
+		EnvVars:  body.EnvVars,
+		Network:  sandbox.NetworkOptions{DenyInternet: deny || body.AllowInternetAccess != nil && !*body.AllowInternetAccess},
 	}, nil
 }
 

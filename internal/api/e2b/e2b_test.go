@@ -34,7 +34,7 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		code    int
 		message string
 	}{
-		{&sandbox.LimitError{What: "sandboxes at once", Limit: 2}, 429, "limit of 2 sandboxes at once"},
+		{&sandbox.LimitError{What: "sandboxes at once", Limit: "2"}, 429, "limit of 2 sandboxes at once"},
 		{&sandbox.InvalidError{Message: "too much"}, 400, "too much"},
 		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
 		{errors.New("no memory left"), 500, "no memory left"},

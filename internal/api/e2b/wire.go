@@ -92,7 +92,7 @@ func (a *api) detail(info sandbox.Info) sandboxDetail {
 	return sandboxDetail{
 		listedSandbox:       listed(info),
 		EnvdAccessToken:     info.AccessToken,
-		AllowInternetAccess: !info.DenyInternet,
+		AllowInternetAccess: !info.Network.DenyInternet,
 		Domain:              a.domain,
 		Lifecycle:           lifecycle{OnTimeout: "kill"},
 	}

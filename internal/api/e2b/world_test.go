@@ -50,7 +50,7 @@ func newWorld(t testing.TB) *world {
 		w.core.add(sandbox.Info{
 			ID: fmt.Sprintf("i%04d", i+1), KeyID: "key-of-" + key, TemplateID: baseID, TemplateName: "base",
 			StartedAt: start.Add(time.Duration(i) * time.Minute), Metadata: map[string]string{"n": fmt.Sprint(i + 1), "a b/&=+ü": "ä &=+%"},
-			DenyInternet: i == 1,
+			Network: sandbox.NetworkOptions{DenyInternet: i == 1},
 		})
 	}
 	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Log: slog.New(slog.DiscardHandler), Version: "0.1.0"})
@@ -136,6 +136,8 @@ func addEnded(s store.Store) error {
 
 // core stands in for the manager and notes what it was asked to change.
 type core struct {
+	sandbox.Sandboxes // what the dialect must not call panics
+
 	mu      sync.Mutex
 	live    map[string]sandbox.Info
 	calls   []string
@@ -162,7 +164,7 @@ func (c *core) note(format string, args ...any) {
 
 func (c *core) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error) {
 	c.note("Create %s for %s, at most %d, timeout %s, metadata %v, env %v, deny internet %t",
-		req.Template, req.KeyID, req.MaxSandboxes, req.Timeout, req.Metadata, req.EnvVars, req.DenyInternet)
+		req.Template, req.KeyID, req.Quota.Sandboxes, req.Timeout, req.Metadata, req.EnvVars, req.Network.DenyInternet)
 	if c.hold != nil {
 		<-c.hold
 	}
@@ -173,7 +175,7 @@ func (c *core) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.I
 	c.created++
 	id := fmt.Sprintf("inew%d", c.created)
 	c.mu.Unlock()
-	return c.add(sandbox.Info{ID: id, KeyID: req.KeyID, TemplateID: req.Template, TemplateName: "base", StartedAt: start, Metadata: req.Metadata, DenyInternet: req.DenyInternet}), nil
+	return c.add(sandbox.Info{ID: id, KeyID: req.KeyID, TemplateID: req.Template, TemplateName: "base", StartedAt: start, Metadata: req.Metadata, Network: req.Network}), nil
 }
 
 func (c *core) Get(id string) (sandbox.Info, error) {
@@ -234,6 +236,6 @@ func (c *core) Logs(id string) ([]sandbox.LogLine, error) {
 	return lines, nil
 }
 
-func (c *core) OnEnd(func(id string)) {}
+func (c *core) OnStop(func(id string)) {}
 
 var _ sandbox.Sandboxes = (*core)(nil)
