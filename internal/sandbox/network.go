@@ -1,0 +1,71 @@
+package sandbox
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// PortPlaceholder stands for the port in NetworkOptions.MaskRequestHost.
+const PortPlaceholder = "${PORT}"
+
+// maxMaskHost bounds a Host header, bytes: the longest DNS name, ":" and a port.
+const maxMaskHost = 253 + 6
+
+var (
+	// maskLabel also allows "_", which names of services have.
+	maskLabel = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
+	ipv6Host  = regexp.MustCompile(`^\[[0-9a-fA-F:.]{2,45}\]$`)
+)
+
+// CheckMaskHost returns an *InvalidError unless mask can be the Host header of
+// every port: a DNS name or an address, and after ":" a port, with "${PORT}"
+// wherever the port of the request belongs. Empty means no mask.
+func CheckMaskHost(mask string) error {
+	if mask == "" {
+		return nil
+	}
+	bad := func(why string) error {
+		return &InvalidError{fmt.Sprintf("maskRequestHost %q %s: give a host name such as %q, with %s for the port", mask, why, "localhost:"+PortPlaceholder, PortPlaceholder)}
+	}
+	host := MaskHost(mask, 65535) // the longest
+	if len(host) > maxMaskHost {
+		return &InvalidError{fmt.Sprintf("maskRequestHost is longer than %d characters", maxMaskHost)}
+	}
+	name, port, hasPort := cutPort(host)
+	if hasPort {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return bad("has no port from 1 to 65535 after the colon")
+		}
+	}
+	if ipv6Host.MatchString(name) {
+		return nil
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
+		if !maskLabel.MatchString(label) {
+			return bad("is not a host")
+		}
+	}
+	return nil
+}
+
+// MaskHost is the Host header that a server on port sees with this mask.
+func MaskHost(mask string, port uint16) string {
+	return strings.ReplaceAll(mask, PortPlaceholder, strconv.Itoa(int(port)))
+}
+
+// cutPort cuts at the colon that is not within an IPv6 address.
+func cutPort(host string) (name, port string, found bool) {
+	if end := strings.LastIndexByte(host, ']'); end >= 0 {
+		rest := host[end+1:]
+		if rest == "" {
+			return host, "", false
+		}
+		if rest[0] != ':' {
+			return "", "", false
+		}
+		return host[:end+1], rest[1:], true
+	}
+	return strings.Cut(host, ":")
+}
