@@ -18,20 +18,33 @@ import (
 //  1. Start boots [Spec.Args] as PID 1 from a root image, or Restore continues
 //     from a checkpoint that an instance of an equal Spec wrote. Either returns
 //     when PID 1 runs, or fails and leaves nothing behind.
-//  2. Checkpoint writes memory and disk to a folder while the instance runs on.
+//  2. Checkpoint writes memory and disk to a folder, CheckpointDisk the disk
+//     alone, while the instance runs on.
 //  3. The instance ends by Stop, by PID 1 exiting, or by the engine (out of
 //     memory, crash). Done is closed then, and Exit says why.
 //  4. Stop, called in any case, removes what is left: processes, control groups,
 //     files below [Spec.Dir] that the engine made.
+//
+// An instance does not need the process that started it: Detach lets go of it,
+// or the process dies, and Adopt of a later process takes charge again.
 type Engine interface {
 	// Version names the build of the engine. A checkpoint is restored only by the
 	// version that wrote it.
 	Version() string
+	// Has tells whether instances of a version can be started and their checkpoints
+	// restored here: the engine's own, and those whose program was kept.
+	Has(version string) bool
+	// Prune removes the kept programs of versions that keep does not claim.
+	Prune(keep func(version string) bool) error
 	Start(ctx context.Context, spec Spec) (Instance, error)
 	// Restore continues from the checkpoint in the folder from. ID, Dir, network
 	// namespace and mount sources may differ from those of the writer; image,
 	// mount targets, arguments and limits may not.
 	Restore(ctx context.Context, spec Spec, from string) (Instance, error)
+	// Adopt takes charge of an instance that a process which is gone, or which
+	// detached, started with an equal Spec. ErrGone when it does not run any more;
+	// Sweep then removes what is left.
+	Adopt(ctx context.Context, spec Spec) (Instance, error)
 	// Sweep removes what an instance left whose daemon died: its processes,
 	// control groups and mounts. Nothing to remove is no error.
 	Sweep(ctx context.Context, id, dir string) error
@@ -46,9 +59,15 @@ type Instance interface {
 	// the instance stands still meanwhile and then runs on. On an error to is
 	// removed and the instance runs on.
 	Checkpoint(ctx context.Context, to string) error
+	// CheckpointDisk writes what was written to the root file system into the
+	// folder to, for [Spec.Disk], in the same way.
+	CheckpointDisk(ctx context.Context, to string) error
 	// Stop ends every process at once (no grace) and removes what the engine
 	// made. Idempotent; after an error call it again.
 	Stop(ctx context.Context) error
+	// Detach lets go of the instance, which runs on. No other method may be called
+	// after it.
+	Detach()
 	// Done is closed when the instance has ended, by whatever cause.
 	Done() <-chan struct{}
 	// Exit says why it ended; valid after Done is closed.
@@ -63,8 +82,13 @@ type Spec struct {
 	// Dir is the instance's own folder, existing and empty. The engine keeps its
 	// bundle, state and the writable layer below it.
 	Dir string
+	// Version of the engine that runs it; empty is [Engine.Version].
+	Version string
 	// Image is the root file system, an EROFS file that is never written.
 	Image string
+	// Disk is a folder CheckpointDisk wrote: Start begins with what was written
+	// then. Empty begins with the image alone.
+	Disk string
 	// Mounts are host folders seen inside, besides the usual /proc, /dev, /sys.
 	// There is at least one (gVisor starts no gofer without, and only with one
 	// keeps the writable layer on disk).
@@ -121,6 +145,9 @@ type Stats struct {
 	DiskBytes   int64 // blocks of the writable layer on the host
 	Processes   int64 // host tasks, the engine's own included
 }
+
+// ErrGone says that an instance to adopt does not run any more.
+var ErrGone = errors.New("the instance does not run any more")
 
 // ErrUnsupported says that this machine cannot run the engine, wrapped with what
 // is missing.

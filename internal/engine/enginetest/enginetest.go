@@ -74,6 +74,49 @@ func (s Suite) Run(t *testing.T) {
 			s.expectNothingLeft(t, clone)
 		}
 	})
+	t.Run("StartsAnewFromASavedDisk", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "reboots")
+		i.expect("start 1")
+		disk := filepath.Join(t.TempDir(), "disk")
+		for start := 2; start <= 3; start++ {
+			i.expect("count 5")
+			require.NoError(t, i.CheckpointDisk(t.Context(), disk))
+			i.expect("count 20") // runs on
+			require.NoError(t, i.Stop(t.Context()))
+			spec := s.spec(t, image, engine.Limits{}, "reboots")
+			spec.Disk = disk
+			i = s.launch(t, spec, "")
+			i.expect(fmt.Sprintf("start %d", start))
+			require.NoError(t, os.RemoveAll(disk), "the saved disk is not needed once the instance runs")
+		}
+		require.NoError(t, i.Stop(t.Context()))
+		s.expectNothingLeft(t, i)
+	})
+	t.Run("RunsOnWithoutItsProcessUntilAdopted", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "count")
+		i.expect("count 5")
+		i.Detach()
+		adopted, err := s.Engine.Adopt(t.Context(), i.spec)
+		require.NoError(t, err)
+		i.Instance = adopted
+		i.expect("count 60")
+		checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+		require.NoError(t, i.Checkpoint(t.Context(), checkpoint))
+		require.NoError(t, i.Stop(t.Context()))
+		i.expectEnd("stopped")
+		s.expectNothingLeft(t, i)
+		_, err = s.Engine.Adopt(t.Context(), i.spec)
+		require.ErrorIs(t, err, engine.ErrGone)
+	})
+	t.Run("KnowsItsVersions", func(t *testing.T) {
+		require.True(t, s.Engine.Has(s.Engine.Version()))
+		require.False(t, s.Engine.Has("another"))
+		spec := s.spec(t, image, engine.Limits{}, "count")
+		spec.Version = "another"
+		_, err := s.Engine.Start(t.Context(), spec)
+		require.ErrorContains(t, err, "another")
+		require.Empty(t, s.Leftovers(t, spec.ID))
+	})
 	t.Run("FailedRestoreLeavesNothing", func(t *testing.T) {
 		spec := s.spec(t, image, engine.Limits{}, "count")
 		_, err := s.Engine.Restore(t.Context(), spec, filepath.Join(t.TempDir(), "nowhere"))

@@ -20,6 +20,7 @@ const (
 	rootDir  = bundleDir + "/rootfs"
 	stateDir = "state"     // runsc's --root
 	panicLog = "panic.log" // the last words of the sentry
+	pidName  = "pid"       // of the sentry
 )
 
 // cpuPeriod is the window in which processor time is dealt out, in

@@ -153,6 +153,21 @@ func (g group) oomKilled() bool {
 	return err == nil && stat["oom_kill"] > 0
 }
 
+// holds tells whether a process that lives is in the group.
+func (g group) holds(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		// "4:memory:/path" in v1, "0::/path" in v2
+		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && parts[2] == g.path {
+			return true
+		}
+	}
+	return false
+}
+
 func (g group) stats() (engine.Stats, error) {
 	var stats engine.Stats
 	var err error

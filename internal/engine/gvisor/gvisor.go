@@ -35,6 +35,9 @@ type Config struct {
 	Scope string
 	// Platform is gVisor's: systrap (default) or kvm.
 	Platform string
+	// Programs is a folder that keeps the program of each version that ran here, for
+	// as long as a checkpoint or a running instance needs it. Empty keeps none.
+	Programs string
 }
 
 // Engine is the gVisor engine. Safe for concurrent use.
@@ -61,7 +64,11 @@ func New(config Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrUnsupported, err)
 	}
-	return &Engine{config: config, cgroup: cgroup}, nil
+	e := &Engine{config: config, cgroup: cgroup}
+	if err := e.keepProgram(); err != nil {
+		return nil, fmt.Errorf("keep the engine's program: %w", err)
+	}
+	return e, nil
 }
 
 // Scope derives Config.Scope from a data folder.
@@ -81,16 +88,24 @@ func IsRunsc(argv0 string) bool {
 // promise than "the same build".
 func (e *Engine) Version() string { return Version() }
 
+// revision tells builds with one gVisor apart; set by the linker, for tests of
+// upgrades and for a patched gVisor.
+var revision string
+
 // Version is the version of the gVisor linked in.
 func Version() string {
+	version := "gvisor-unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			if m.Path == "gvisor.dev/gvisor" {
-				return "gvisor-" + m.Version + "-" + info.GoVersion
+				version = "gvisor-" + m.Version + "-" + info.GoVersion
 			}
 		}
 	}
-	return "gvisor-unknown"
+	if revision != "" {
+		version += "-" + revision
+	}
+	return version
 }
 
 func buildSetting(key string) string {
@@ -108,7 +123,11 @@ func buildSetting(key string) string {
 
 // Start boots an instance.
 func (e *Engine) Start(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
-	return e.launch(ctx, spec, "run", "--detach")
+	args := []string{"--detach"}
+	if spec.Disk != "" {
+		args = append(args, "--fs-restore-image-path="+spec.Disk)
+	}
+	return e.launch(ctx, spec, "run", args...)
 }
 
 // Restore continues an instance from a checkpoint.
@@ -158,22 +177,42 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, command string, a
 			err = errors.Join(err, e.clear(context.WithoutCancel(ctx), spec.ID, spec.Dir))
 		}
 	}()
-	pidFile := filepath.Join(spec.Dir, "pid")
+	pidFile := filepath.Join(spec.Dir, pidName)
 	args = append(args, "--bundle="+filepath.Join(spec.Dir, bundleDir), "--pid-file="+pidFile, spec.ID)
-	output, err := startOutput(spec.Output)
+	output, err := makeOutput(spec)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make output of %s: %w", spec.ID, err)
 	}
-	err = e.runsc(ctx, spec, output, command, args...)
-	output.Close()
+	err = e.runsc(ctx, spec, output.write, command, args...)
+	output.write.Close()
 	if err != nil {
+		output.read.Close()
 		return nil, fmt.Errorf("%s %s: %w", command, spec.ID, err)
 	}
 	pid, err := readPID(pidFile)
 	if err != nil {
+		output.read.Close()
 		return nil, fmt.Errorf("%s %s: %w", command, spec.ID, err)
 	}
-	return e.watch(spec, group, pid)
+	return e.watch(spec, group, pid, output.read)
+}
+
+// Adopt takes charge of an instance whose sentry still runs.
+func (e *Engine) Adopt(_ context.Context, spec engine.Spec) (engine.Instance, error) {
+	group := e.group(spec.ID)
+	pid, err := readPID(filepath.Join(spec.Dir, pidName))
+	if err != nil || !group.holds(pid) {
+		return nil, fmt.Errorf("adopt %s: %w", spec.ID, engine.ErrGone)
+	}
+	output, err := openOutput(spec)
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: open its output: %w", spec.ID, err)
+	}
+	i, err := e.watch(spec, group, pid, output)
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w: %w", spec.ID, engine.ErrGone, err)
+	}
+	return i, nil
 }
 
 // runsc runs one gVisor command to its end. Its complaint, which it writes as a
@@ -205,7 +244,11 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 		"--file-access-mounts=shared",
 		command,
 	}
-	cmd := exec.CommandContext(ctx, e.config.Executable, append(flags, args...)...)
+	program, err := e.program(spec.Version)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, program, append(flags, args...)...)
 	cmd.Args[0] = "runsc"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = spec.Dir
@@ -237,27 +280,10 @@ func (e *Engine) clear(ctx context.Context, id, dir string) error {
 		return err
 	}
 	var errs []error
-	for _, name := range []string{bundleDir, stateDir, panicLog, "pid", "runsc.log"} {
+	for _, name := range []string{bundleDir, stateDir, panicLog, pidName, outputName, "runsc.log"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
 	}
 	return errors.Join(errs...)
-}
-
-// startOutput makes the pipe that PID 1 inherits. The copying ends when the last
-// process that holds it has ended.
-func startOutput(w io.Writer) (*os.File, error) {
-	if w == nil {
-		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	}
-	r, child, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		defer r.Close()
-		io.Copy(w, r)
-	}()
-	return child, nil
 }
 
 func readPID(file string) (int, error) {

@@ -25,6 +25,7 @@ type instance struct {
 	spec   engine.Spec
 	group  group
 	pidfd  *os.File
+	output *os.File // the read end
 
 	stopping sync.Mutex
 	stopped  bool // guarded by stopping
@@ -38,9 +39,11 @@ type instance struct {
 	exit   engine.Exit
 }
 
-func (e *Engine) watch(spec engine.Spec, g group, pid int) (*instance, error) {
+// watch takes charge of output, also when it fails.
+func (e *Engine) watch(spec engine.Spec, g group, pid int, output *os.File) (*instance, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
+		output.Close()
 		return nil, fmt.Errorf("sandbox %s ended while starting: %w", spec.ID, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,6 +52,7 @@ func (e *Engine) watch(spec engine.Spec, g group, pid int) (*instance, error) {
 		spec:   spec,
 		group:  g,
 		pidfd:  os.NewFile(uintptr(fd), "pidfd"),
+		output: output,
 		cancel: cancel,
 		done:   make(chan struct{}),
 	}
@@ -56,10 +60,12 @@ func (e *Engine) watch(spec engine.Spec, g group, pid int) (*instance, error) {
 	if err != nil {
 		cancel()
 		i.pidfd.Close()
+		output.Close()
 		return nil, fmt.Errorf("watch memory of %s: %w", spec.ID, err)
 	}
 	i.watch.Go(func() { i.relieve(ctx, memory) })
 	i.watch.Go(func() { i.awaitEnd() })
+	i.watch.Go(func() { copyOutput(spec, output) })
 	return i, nil
 }
 
@@ -74,6 +80,9 @@ func (i *instance) awaitEnd() {
 		})
 	}
 	i.cancel()
+	if errors.Is(err, os.ErrDeadlineExceeded) { // detached
+		return
+	}
 	reason := i.endReason()
 	if err != nil && reason == "" {
 		reason = fmt.Sprintf("the engine process is lost: %v", err)
@@ -134,9 +143,16 @@ func (i *instance) Exit() engine.Exit {
 }
 
 func (i *instance) Checkpoint(ctx context.Context, to string) error {
-	err := i.engine.runsc(ctx, i.spec, nil, "checkpoint",
-		"--leave-running", "--compression=none", "--exclude-committed-zero-pages", "--image-path="+to, i.spec.ID)
-	if err != nil {
+	return i.save(ctx, to, "checkpoint", "--compression=none", "--exclude-committed-zero-pages")
+}
+
+func (i *instance) CheckpointDisk(ctx context.Context, to string) error {
+	return i.save(ctx, to, "fscheckpoint")
+}
+
+func (i *instance) save(ctx context.Context, to, command string, args ...string) error {
+	args = append(args, "--leave-running", "--image-path="+to, i.spec.ID)
+	if err := i.engine.runsc(ctx, i.spec, nil, command, args...); err != nil {
 		os.RemoveAll(to)
 		return fmt.Errorf("checkpoint %s: %w", i.spec.ID, err)
 	}
@@ -153,10 +169,28 @@ func (i *instance) Stop(ctx context.Context) error {
 	if err := i.engine.clear(ctx, i.spec.ID, i.spec.Dir); err != nil {
 		return fmt.Errorf("stop %s: %w", i.spec.ID, err)
 	}
+	i.output.SetReadDeadline(time.Unix(1, 0)) // should a writer be left
 	i.watch.Wait()
 	i.pidfd.Close()
+	i.output.Close()
 	i.stopped = true
 	return nil
+}
+
+// Detach ends the watching. Without it a full control group of v1 stands still
+// until somebody adopts the instance.
+func (i *instance) Detach() {
+	i.stopping.Lock()
+	defer i.stopping.Unlock()
+	if i.stopped {
+		return
+	}
+	i.stopped = true
+	i.pidfd.SetReadDeadline(time.Unix(1, 0))
+	i.output.SetReadDeadline(time.Unix(1, 0))
+	i.watch.Wait()
+	i.pidfd.Close()
+	i.output.Close()
 }
 
 func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {

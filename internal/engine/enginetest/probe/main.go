@@ -16,6 +16,15 @@ func main() {
 			fmt.Println("count", n)
 			time.Sleep(20 * time.Millisecond)
 		}
+	case "reboots": // counts its starts in a file, then as "count" does
+		raw, _ := os.ReadFile("/starts")
+		raw = append(raw, 'x')
+		os.WriteFile("/starts", raw, 0o644)
+		fmt.Println("start", len(raw))
+		for n := 1; ; n++ {
+			fmt.Println("count", n)
+			time.Sleep(20 * time.Millisecond)
+		}
 	case "exit":
 		fmt.Println("bye")
 	case "fill": // writes to the root file system until it is full
