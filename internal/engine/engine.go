@@ -140,10 +140,12 @@ type Exit struct {
 
 // Stats is what an instance uses.
 type Stats struct {
-	CPUTime     time.Duration
-	MemoryBytes int64
-	DiskBytes   int64 // blocks of the writable layer on the host
-	Processes   int64 // host tasks, the engine's own included
+	CPUTime     time.Duration // the engine's own included
+	MemoryBytes int64         // of the processes inside
+	EngineBytes int64         // memory of the engine itself
+	CacheBytes  int64         // page cache of the files it read and wrote
+	DiskBytes   int64         // blocks of the writable layer on the host
+	Processes   int64         // host tasks, the engine's own included
 }
 
 // ErrGone says that an instance to adopt does not run any more.

@@ -131,19 +131,37 @@ func (g group) memoryUsage() (int64, error) {
 // memoryInUse is the memory that no reclaim can free: the usage less the page
 // cache of files. Shared memory counts, since gVisor keeps its guests' there.
 func (g group) memoryInUse() (int64, error) {
+	used, err := g.memory()
+	return max(0, used.total-used.cache), err
+}
+
+// memory is what a group's memory is used for, bytes.
+type memory struct {
+	total int64
+	// inside is what the processes inside use: the file in memory in which gVisor
+	// keeps it, which is all the shared memory of the group.
+	inside int64
+	cache  int64 // page cache of files on disk
+}
+
+func (g group) memory() (memory, error) {
 	usage, err := g.memoryUsage()
 	if err != nil {
-		return 0, err
+		return memory{}, err
 	}
 	stat, err := readFlat(g.file("memory", "memory.stat"))
 	if err != nil {
-		return 0, err
+		return memory{}, err
 	}
-	cache := stat["active_file"] + stat["inactive_file"]
-	if !g.unified {
-		cache = stat["total_active_file"] + stat["total_inactive_file"]
+	prefix := "total_" // with what is in groups below
+	if g.unified {
+		prefix = ""
 	}
-	return max(0, usage-cache), nil
+	return memory{
+		total:  usage,
+		inside: stat[prefix+"shmem"],
+		cache:  stat[prefix+"active_file"] + stat[prefix+"inactive_file"],
+	}, nil
 }
 
 // oomKilled tells whether the kernel ended a process of the group for memory.
@@ -170,10 +188,12 @@ func (g group) holds(pid int) bool {
 
 func (g group) stats() (engine.Stats, error) {
 	var stats engine.Stats
-	var err error
-	if stats.MemoryBytes, err = g.memoryInUse(); err != nil {
+	used, err := g.memory()
+	if err != nil {
 		return stats, err
 	}
+	stats.MemoryBytes, stats.CacheBytes = used.inside, used.cache
+	stats.EngineBytes = max(0, used.total-used.inside-used.cache)
 	if g.unified {
 		cpu, err := readFlat(g.file("cpu", "cpu.stat"))
 		if err != nil {

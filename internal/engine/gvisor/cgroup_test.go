@@ -27,13 +27,18 @@ const mebibyte = 1 << 20
 func TestUnifiedStats(t *testing.T) {
 	g := unifiedGroup(t, map[string]string{
 		"memory.current": "104857600\n",
-		"memory.stat":    "anon 1\nactive_file 10485760\ninactive_file 20971520\n",
+		"memory.stat":    "anon 1\nshmem 31457280\nactive_file 10485760\ninactive_file 20971520\n",
 		"cpu.stat":       "usage_usec 1500000\nuser_usec 1\n",
 		"pids.current":   "42\n",
 	})
 	stats, err := g.stats()
 	require.NoError(t, err)
-	require.EqualValues(t, 70*mebibyte, stats.MemoryBytes, "page cache is not in use")
+	require.EqualValues(t, 30*mebibyte, stats.MemoryBytes, "what processes inside use is shared memory")
+	require.EqualValues(t, 30*mebibyte, stats.CacheBytes)
+	require.EqualValues(t, 40*mebibyte, stats.EngineBytes, "the rest is the engine's")
+	inUse, err := g.memoryInUse()
+	require.NoError(t, err)
+	require.EqualValues(t, 70*mebibyte, inUse, "page cache is not in use")
 	require.Equal(t, 1500*time.Millisecond, stats.CPUTime)
 	require.EqualValues(t, 42, stats.Processes)
 }
