@@ -157,8 +157,9 @@ func (n *Network) SetPolicy(p Policy) { n.policy.Store(&policyBox{p}) }
 // namespace and before the next one starts.
 func (n *Network) Reset() error { return n.namespace.configure() }
 
-// Close ends every connection and removes the stack, the device, the mount and
-// the namespace. A sandbox that still runs in it keeps a dead network. Close
+// Close ends every connection, those outside with a reset, and removes the stack,
+// the device, the mount and the namespace. Frames that a held network kept back
+// are dropped. A sandbox that still runs in it keeps a dead network. Close
 // again returns the first result.
 func (n *Network) Close() error { return n.close() }
 
@@ -170,6 +171,9 @@ func (n *Network) tearDown() error {
 	n.mu.Unlock()
 
 	n.cancel()
+	if n.link != nil {
+		n.link.gate.destroy()
+	}
 	for c := range open {
 		c.abort()
 	}

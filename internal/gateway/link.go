@@ -34,6 +34,7 @@ type link struct {
 	limiter *rate.Limiter   // of the queue that is not TCP's
 	ctx     context.Context // ends with the network
 	guard   func(what string)
+	gate    gate
 
 	readers sync.WaitGroup
 	started bool
@@ -82,7 +83,7 @@ func (l *link) readLoop(queue syscall.RawConn, wait func(size int) error) {
 			return
 		}
 		size := int(frame.Size())
-		l.receive(frame)
+		l.admit(frame)
 		if err := wait(size); err != nil {
 			r.release()
 			return
@@ -91,6 +92,18 @@ func (l *link) readLoop(queue syscall.RawConn, wait func(size int) error) {
 }
 
 func (l *link) waitForRest(size int) error { return l.limiter.WaitN(l.ctx, 1+size/restUnit) }
+
+// admit takes a frame in, when the gate is open. What waits until the network
+// is closed is dropped: its sandbox was to be unable to send it.
+func (l *link) admit(frame *buffer.Buffer) {
+	l.gate.entering.RLock()
+	defer l.gate.entering.RUnlock()
+	if l.ctx.Err() != nil {
+		frame.Release()
+		return
+	}
+	l.receive(frame)
+}
 
 // receive hands one frame from the sandbox to the stack, if it is one the
 // stack should see.
@@ -206,6 +219,17 @@ func (l *link) WritePackets(packets stack.PacketBufferList) (int, tcpip.Error) {
 }
 
 func (l *link) send(packet *stack.PacketBuffer) tcpip.Error {
+	for {
+		if err, passed := l.gate.pass(func() tcpip.Error { return l.write(packet) }); passed {
+			return err
+		}
+		if l.gate.keep(packet) {
+			return nil
+		}
+	}
+}
+
+func (l *link) write(packet *stack.PacketBuffer) tcpip.Error {
 	var head [vnetHeaderLen]byte
 	if packet.TransportProtocolNumber == header.TCPProtocolNumber {
 		leaveTCPChecksum(&head, len(packet.NetworkHeader().Slice()))

@@ -73,12 +73,15 @@ func encodeIPv4(b []byte, protocol tcpip.TransportProtocolNumber, from, to tcpip
 }
 
 // sendFrame sends a finished frame to the sandbox. One that the device does not
-// take is lost.
+// take, or that comes while the network is held, is lost.
 func (l *link) sendFrame(frame []byte) {
 	withHeader := append(make([]byte, vnetHeaderLen, vnetHeaderLen+len(frame)), frame...)
-	_ = l.queues[queueTCP].Write(func(fd uintptr) bool {
-		_, _ = unix.Write(int(fd), withHeader)
-		return true
+	l.gate.pass(func() tcpip.Error {
+		_ = l.queues[queueTCP].Write(func(fd uintptr) bool {
+			_, _ = unix.Write(int(fd), withHeader)
+			return true
+		})
+		l.bytesIn.Add(uint64(len(frame)))
+		return nil
 	})
-	l.bytesIn.Add(uint64(len(frame)))
 }
