@@ -3,7 +3,8 @@
 The tests talk to the server named by E2B_API_KEY, E2B_API_URL and
 E2B_SANDBOX_URL (what `tombolo env` prints); run.sh starts one and sets them.
 Tests that cannot disturb each other share a sandbox per file; the rest make
-their own with `new_box` or `new_interpreter`, which kill it afterwards.
+their own with `new_box` or `new_interpreter`, which kill it afterwards. Tests
+that stop or crash a server run their own with `serve`, on the folder `data`.
 """
 
 import os
@@ -11,6 +12,8 @@ import os
 import e2b
 import e2b_code_interpreter
 import pytest
+
+from server import Server, private_data_folder
 
 REQUIRED = ("E2B_API_KEY", "E2B_API_URL", "E2B_SANDBOX_URL", "TOMBOLO_BIN", "TOMBOLO_DATA")
 
@@ -52,3 +55,27 @@ def box(request):
 def interpreter(request):
     """A code interpreter sandbox that the tests of one file share."""
     return _factory(e2b_code_interpreter.Sandbox, request)(timeout=900)
+
+
+@pytest.fixture(scope="session")
+def data():
+    """A data folder for servers of the tests' own, beside the shared one."""
+    with private_data_folder(os.environ["TOMBOLO_DATA"]) as folder:
+        yield folder
+
+
+@pytest.fixture
+def serve(data):
+    """Starts servers on the data folder, one at a time. At the end of the test
+    its sandboxes are killed, running and paused, whether or not a server is up."""
+    started = []
+
+    def start(*flags, **options):
+        started.append(Server(data, *flags, **options).start())
+        return started[-1]
+
+    yield start
+    if started:
+        server = started[-1] if started[-1].runs() else Server(data).start()
+        server.kill_sandboxes()
+        server.stop()

@@ -36,18 +36,22 @@ def build_templates(data):
 
 
 class Server:
-    """`tombolo serve` on a free loopback port. Stop it with stop() or kill()."""
+    """`tombolo serve` on a free loopback port. Stop it with stop() or kill():
+    sandboxes live on unless the flags say `--on-stop end`. binary is the program
+    to run, listen the address."""
 
-    def __init__(self, data, *flags):
+    def __init__(self, data, *flags, binary=BINARY, listen="127.0.0.1:0"):
         self.data = pathlib.Path(data)
         self.flags = flags
+        self.binary = binary
+        self.listen = listen
         self.process = None
         self.url = None
 
     def start(self, within=60):
         log = open(self.data / "server.log", "ab")
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *self.flags],
+            [self.binary, "serve", "--listen", self.listen, "--data", str(self.data), *self.flags],
             stdout=subprocess.PIPE, stderr=log,
         )
         log.close()
@@ -92,8 +96,20 @@ class Server:
         self.process.kill()
         self.process.wait()
 
+    def runs(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill_sandboxes(self):
+        """Kills every sandbox of every key, running or paused."""
+        if ids := [sandbox["id"] for sandbox in as_json("sandbox", "list", "--data", str(self.data))]:
+            subprocess.run([self.binary, "sandbox", "kill", "--data", str(self.data), *ids], check=False, capture_output=True)
+
     def open_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def resident_bytes(self):
+        """The memory the server's process holds."""
+        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{self.process.pid}/status").read_text())[1]) * 1024
 
 
 def traces(data):
@@ -115,6 +131,24 @@ def traces(data):
         for folder, children, files in os.walk(root):
             found |= {f"{folder}/{name}" for name in children + (files if "cgroup" not in root else []) if pattern.search(name)}
     return found
+
+
+def expect_nothing_left(data, within=10):
+    """Fails with the list of what is left when that does not vanish in time."""
+    deadline = time.monotonic() + within
+    while (left := traces(data)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sorted(left) == []
+
+
+def disk_usage(folder):
+    """Bytes that the files below a folder take on the disk."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
 
 
 def cgroup_folders(sandbox_id):

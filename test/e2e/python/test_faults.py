@@ -1,4 +1,4 @@
-"""Servers that crash or stop, and what they leave: nothing.
+"""Engines that die, servers that end their sandboxes, and what they leave: nothing.
 
 These tests run servers of their own beside the one the other tests use.
 """
@@ -7,40 +7,13 @@ import concurrent.futures
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 from e2b import NotFoundException, Sandbox, TimeoutException
 
 from cli import as_json
-from server import BINARY, Server, cgroup_folders, private_data_folder, traces
+from server import BINARY, cgroup_folders, expect_nothing_left, traces
 from wait import eventually
-
-
-@pytest.fixture(scope="module")
-def data():
-    with private_data_folder(os.environ["TOMBOLO_DATA"]) as folder:
-        yield folder
-
-
-@pytest.fixture
-def serve(data, request):
-    """Starts servers on the test's own data folder; ends what still runs."""
-
-    def start(*flags):
-        server = Server(data, *flags).start()
-        request.addfinalizer(lambda: server.process.poll() is None and server.stop())
-        return server
-
-    return start
-
-
-def expect_nothing_left(data, within=10):
-    """Fails with the list of what is left when that does not vanish in time."""
-    deadline = time.monotonic() + within
-    while (left := traces(data)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert sorted(left) == []
 
 
 @pytest.mark.timeout(300)
@@ -57,8 +30,8 @@ def test_twenty_cycles_of_create_and_kill_leave_nothing(serve, data):
     eventually(lambda: server.open_files() <= files + 12, 10, f"open files return to about {files}")
 
 
-def test_terminate_stops_cleanly_with_live_sandboxes(serve, data):
-    server = serve()
+def test_a_server_told_so_ends_its_sandboxes_when_it_stops(serve, data):
+    server = serve("--on-stop", "end")
     sandbox = Sandbox.create(**server.client_options())
     sandbox.commands.run("sleep 1000", background=True)
     groups = cgroup_folders(sandbox.sandbox_id)
@@ -74,41 +47,6 @@ def test_a_second_server_on_the_same_data_is_refused(serve, data):
     assert second.returncode != 0 and str(data) in second.stderr
     with Sandbox.create(**server.client_options()) as sandbox:
         assert sandbox.is_running()
-
-
-def test_a_crash_is_swept_at_the_next_start(serve, data):
-    crashed = serve()
-    options = crashed.client_options()
-    lost = [Sandbox.create(**options, metadata={"n": str(n)}) for n in range(3)]
-    crashed.kill()
-
-    server = serve()
-    options = server.client_options()
-    expect_nothing_left(data)
-    assert Sandbox.list(**options).next_items() == []
-    for sandbox in lost:
-        with pytest.raises(NotFoundException):
-            Sandbox.get_info(sandbox.sandbox_id, **options)
-    told = {ended["id"]: ended["reason"] for ended in as_json("sandbox", "list", "--all", "--data", str(data))}
-    assert all("server" in told[sandbox.sandbox_id] for sandbox in lost), told
-    with Sandbox.create(**options) as fresh:
-        assert fresh.commands.run("echo new").stdout == "new\n"
-    assert server.stop() == 0
-    expect_nothing_left(data)
-
-
-def test_a_crash_in_the_middle_of_creates_is_swept(serve, data):
-    crashed = serve()
-    options = crashed.client_options()
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        attempts = [pool.submit(Sandbox.create, **options) for _ in range(6)]
-        next(concurrent.futures.as_completed(attempts))  # Some are half-made now.
-        crashed.kill()
-        concurrent.futures.wait(attempts)
-    server = serve()
-    expect_nothing_left(data)
-    Sandbox.create(**server.client_options()).kill()
-    assert server.stop() == 0
 
 
 def test_a_sandbox_whose_engine_dies_ends_with_a_reason(serve, data):
