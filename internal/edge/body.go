@@ -18,16 +18,52 @@ const (
 
 var errAnswered = errors.New("the request was answered already")
 
-// requestBody is the body of a request that may be answered early. The transport
-// then still reads it, and a server that ends a request while someone reads
-// resets the connection, so that the client may lose the answer. finish takes
-// the body back first.
+// requestBody is the body of a request that may be answered early, or be sent
+// again when nothing of it was read yet. An early answer leaves the transport
+// reading, and a server that ends a request of HTTP/1 while someone reads resets
+// the connection, so that the client may lose the answer. finish takes the body
+// back first.
 type requestBody struct {
 	io.ReadCloser
+	rc *http.ResponseController // nil when the protocol needs no finish
 
 	mu    sync.Mutex // held while reading
+	begun bool
 	eof   bool
 	taken bool
+}
+
+// ownBody gives a request a body that can be taken back; nil where it has none.
+func ownBody(w http.ResponseWriter, r *http.Request) (*http.Request, *requestBody) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, nil
+	}
+	body := &requestBody{ReadCloser: r.Body}
+	if r.ProtoMajor == 1 {
+		// An answer may begin while the request still streams, as in a client stream
+		// or an early refusal. HTTP/2 can anyway.
+		body.rc = http.NewResponseController(w)
+		_ = body.rc.EnableFullDuplex()
+	}
+	r = r.WithContext(r.Context()) // a copy: the server keeps its own body
+	r.Body = body
+	return r, body
+}
+
+// Close leaves the body open: the server closes its own, and until then it may
+// have to be sent again.
+func (b *requestBody) Close() error { return nil }
+
+// untouched tells whether nobody has begun to read.
+func (b *requestBody) untouched() bool {
+	if b == nil {
+		return true
+	}
+	if !b.mu.TryLock() {
+		return false
+	}
+	defer b.mu.Unlock()
+	return !b.begun
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
@@ -36,6 +72,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if b.taken {
 		return 0, errAnswered
 	}
+	b.begun = true
 	n, err := b.ReadCloser.Read(p)
 	b.eof = b.eof || err == io.EOF
 	return n, err
@@ -43,7 +80,10 @@ func (b *requestBody) Read(p []byte) (int, error) {
 
 // finish sends what of the answer is not yet sent, and returns when nobody reads
 // the body any more and no more of it is expected.
-func (b *requestBody) finish(rc *http.ResponseController) {
+func (b *requestBody) finish() {
+	if b == nil || b.rc == nil {
+		return
+	}
 	if b.mu.TryLock() {
 		eof := b.eof
 		b.taken = true
@@ -52,13 +92,13 @@ func (b *requestBody) finish(rc *http.ResponseController) {
 			return
 		}
 	}
-	_ = rc.Flush()
-	_ = rc.SetReadDeadline(time.Now().Add(drainSilence)) // ends a read that hangs
+	_ = b.rc.Flush()
+	_ = b.rc.SetReadDeadline(time.Now().Add(drainSilence)) // ends a read that hangs
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = true
 	if !b.eof {
-		drain(b.ReadCloser, rc)
+		drain(b.ReadCloser, b.rc)
 	}
 }
 

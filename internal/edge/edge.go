@@ -1,45 +1,59 @@
 // Package edge owns the way of a request: to the control API, or into a sandbox.
-// It finds the sandbox a request means, refuses what may not enter, and streams
-// both ways. It reads nothing of what it streams, and touches neither store nor
-// disk: what it needs is in memory, behind sandbox.Sandboxes.
+// It finds the sandbox a request means, refuses what may not enter, wakes what is
+// paused and streams both ways. It reads nothing of what it streams, and touches
+// neither store nor disk: what it needs is in memory, behind sandbox.Sandboxes.
 package edge
 
 import (
+	"errors"
 	"log"
 	"log/slog"
 	"net/http"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
-// Options are what an edge is made of. All but Log are required.
+// Options are what an edge is made of. Sandboxes and Control are required.
 type Options struct {
 	Sandboxes sandbox.Sandboxes
 	Control   http.Handler // serves what is meant for no sandbox
 	Log       *slog.Logger // slog.Default() when nil
+	// Inside wraps what sends requests into a sandbox, for whoever follows them
+	// there. Upgraded connections pass through it too. Nil leaves it.
+	Inside func(http.RoundTripper) http.RoundTripper
 }
 
 type edge struct {
 	sandboxes  sandbox.Sandboxes
 	control    http.Handler
 	upstreams  *upstreams
+	waker      *waker
+	load       *load
 	signatures *signatures
 	buffers    *buffers
+	log        *slog.Logger
 	proxyLog   *log.Logger
 }
 
 // New makes the handler for the listener. Call it before the first sandbox is
-// created: it asks to be told of every end.
+// created: it asks to be told of every stop.
 func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.Inside == nil {
+		o.Inside = func(rt http.RoundTripper) http.RoundTripper { return rt }
+	}
 	return &edge{
 		sandboxes:  o.Sandboxes,
 		control:    o.Control,
-		upstreams:  newUpstreams(o.Sandboxes),
+		upstreams:  newUpstreams(o.Sandboxes, o.Inside),
+		waker:      newWaker(o.Sandboxes),
+		load:       newLoad(),
 		signatures: newSignatures(o.Sandboxes),
 		buffers:    newBuffers(copyBuffer),
+		log:        o.Log,
 		// What goes wrong while streaming is the client's or the sandbox's doing and
 		// either can repeat it at will: not worth a line of a normal log.
 		proxyLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
@@ -71,7 +85,7 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !ok {
 			refuse(w, r, refusal{
 				Code:    http.StatusUnauthorized,
-				Message: "No running sandbox signed this URL: it ended, or the path, the user or the signature was changed",
+				Message: "No sandbox signed this URL: it ended, or the path, the user or the signature was changed",
 			})
 			return
 		}
@@ -81,24 +95,75 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.control.ServeHTTP(w, r)
 }
 
+// serveTarget serves a request for a sandbox, once it may enter.
 func (e *edge) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	if hostOnly(t.port, r) {
 		refuse(w, r, refusal{SandboxID: t.id, Code: http.StatusNotFound, Message: "Not found"})
 		return
 	}
-	up, err := e.upstreams.get(t.id)
-	if err != nil {
-		refuse(w, r, refusalFor(err, t))
+	if f := e.load.enter(t.id); f != nil {
+		refuse(w, r, *f)
 		return
 	}
-	if !up.enter() {
-		refuse(w, r, refusal{
-			SandboxID: t.id,
-			Code:      http.StatusTooManyRequests,
-			Message:   "The sandbox has too many connections open: close some and try again",
-		})
+	defer e.load.leave(t.id)
+	info, err := e.sandboxes.Get(t.id)
+	if err == nil && info.State != sandbox.Running && answersForPaused(w, r, t) {
 		return
 	}
-	defer up.leave()
-	e.proxy(up, t).ServeHTTP(w, r)
+	r, body := ownBody(w, r)
+	defer body.finish() // after the answer is written
+	if err == nil {
+		err = e.deliver(w, r, body, t, info)
+	}
+	if err == nil || r.Context().Err() != nil {
+		return // answered, or the client left
+	}
+	if errors.Is(err, errNotWoken) {
+		e.log.Error("traffic could not wake a sandbox", "sandbox", t.id, "error", err)
+	}
+	refuse(w, r, refusalFor(err, t))
+}
+
+// answersForPaused answers what must not wait for a sandbox that does not run.
+func answersForPaused(w http.ResponseWriter, r *http.Request, t target) bool {
+	switch {
+	case isHealth(r, t):
+		refuse(w, r, refusal{SandboxID: t.id, Message: asleep, Code: http.StatusBadGateway})
+	case isPreflight(r) && (t.port == hostapi.AgentPort || t.port == hostapi.CodePort):
+		allowHeaders(w, r) // as the agent does
+	default:
+		return false
+	}
+	return true
+}
+
+// maxDeliveries bounds how often a request is taken to a sandbox that stops each
+// time before the request came in.
+const maxDeliveries = 3
+
+// deliver takes a request into its sandbox, waking that first if need be. A
+// request of which nothing was sent when the sandbox stopped is taken there
+// again. An error means that nothing was answered yet.
+func (e *edge) deliver(w http.ResponseWriter, r *http.Request, body *requestBody, t target, info sandbox.Info) error {
+	for try := 1; ; try++ {
+		if err := denied(r, t, info); err != nil {
+			return err
+		}
+		var err error
+		if info.State != sandbox.Running {
+			if err = e.waker.wake(r.Context(), t.id); err != nil {
+				return err
+			}
+			if info, err = e.sandboxes.Get(t.id); err != nil {
+				return err
+			}
+		}
+		err = e.pass(w, r, t, info)
+		if !errors.Is(err, errNotSent) || !body.untouched() || try == maxDeliveries {
+			return err
+		}
+		if info, err = e.sandboxes.Get(t.id); err != nil {
+			return err
+		}
+	}
 }

@@ -2,6 +2,7 @@ package edge_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,9 +28,12 @@ type sandboxes struct {
 }
 
 type box struct {
-	info  sandbox.Info
-	ports map[uint16]string // address
-	conns []net.Conn        // what the edge dialled
+	info    sandbox.Info
+	ports   map[uint16]string // address
+	conns   []net.Conn        // what the edge dialled
+	wakes   int
+	wakeErr error         // what Wake answers
+	gate    chan struct{} // holds a wake up until it is closed
 }
 
 func newSandboxes() *sandboxes {
@@ -49,7 +53,10 @@ func (s *sandboxes) listen(id string, port uint16, addr string) {
 	defer s.mu.Unlock()
 	if s.live[id] == nil {
 		s.live[id] = &box{
-			info:  sandbox.Info{ID: id, AccessToken: "token-of-" + id},
+			info: sandbox.Info{
+				ID: id, State: sandbox.Running, ExecutionID: "run 1 of " + id,
+				AccessToken: "token-of-" + id, TrafficToken: "traffic-token-of-" + id,
+			},
 			ports: map[uint16]string{},
 		}
 	}
@@ -69,6 +76,71 @@ func (s *sandboxes) kill(id, reason string) {
 	for _, fn := range s.onEnd {
 		fn(id)
 	}
+}
+
+// set changes a sandbox behind the edge's back.
+func (s *sandboxes) set(id string, change func(b *box)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s.live[id])
+}
+
+func (s *sandboxes) setState(id string, state sandbox.State) {
+	s.set(id, func(b *box) { b.info.State = state })
+}
+
+// pause pauses a sandbox: its connections break, then the edge is told.
+func (s *sandboxes) pause(id string) {
+	s.setState(id, sandbox.Pausing)
+	var conns []net.Conn
+	s.set(id, func(b *box) {
+		conns, b.conns = b.conns, nil
+		b.info.State = sandbox.Paused
+	})
+	for _, c := range conns {
+		c.Close()
+	}
+	for _, fn := range s.onEnd {
+		fn(id)
+	}
+}
+
+func (s *sandboxes) wakes(id string) (n int) {
+	s.set(id, func(b *box) { n = b.wakes })
+	return n
+}
+
+func (s *sandboxes) Wake(ctx context.Context, id string) error {
+	s.mu.Lock()
+	b := s.live[id]
+	switch {
+	case b == nil:
+		s.mu.Unlock()
+		return sandbox.ErrNotFound
+	case b.info.State == sandbox.Running:
+		s.mu.Unlock()
+		return nil
+	case !b.info.Lifecycle.AutoResume:
+		s.mu.Unlock()
+		return sandbox.ErrAsleep
+	}
+	b.wakes++
+	err, gate := b.wakeErr, b.gate
+	if err == nil {
+		b.info.State = sandbox.Resuming
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if gate != nil {
+		<-gate
+	}
+	s.set(id, func(b *box) {
+		b.info.State = sandbox.Running
+		b.info.ExecutionID = fmt.Sprintf("run %d of %s", b.wakes+1, id)
+	})
+	return nil
 }
 
 // end ends a sandbox and leaves its connections for the edge to close.
@@ -110,8 +182,12 @@ func (s *sandboxes) List(sandbox.Filter) []sandbox.Info {
 }
 
 func (s *sandboxes) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
-	if _, err := s.Get(id); err != nil {
+	info, err := s.Get(id)
+	if err != nil {
 		return nil, err
+	}
+	if info.State != sandbox.Running {
+		return nil, sandbox.ErrPaused
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

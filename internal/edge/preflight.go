@@ -8,8 +8,12 @@ import (
 // isHeaderPreflight tells a browser's question whether it may send our routing
 // headers. The question itself carries none, so no sandbox can be asked it.
 func isHeaderPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
+	return isPreflight(r) &&
 		strings.Contains(strings.ToLower(r.Header.Get("Access-Control-Request-Headers")), strings.ToLower(idHeader))
+}
+
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 // allowHeaders says yes, as the agent does to requests that reach it. No cookie

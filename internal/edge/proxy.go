@@ -4,6 +4,9 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"sync"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 // Bodies are passed on in pieces, bytes. Each piece wakes the other side, which
@@ -15,14 +18,19 @@ const (
 	largeBody       = 1 << 20
 )
 
-// proxy is the reverse proxy for one request.
-func (e *edge) proxy(up *upstream, t target) http.Handler {
+// pass takes one request into a sandbox that runs and streams both ways. An error
+// means that nothing was answered yet: errNotSent when nothing was sent either.
+func (e *edge) pass(w http.ResponseWriter, r *http.Request, t target, info sandbox.Info) error {
+	up, err := e.upstreams.get(info)
+	if err != nil {
+		return err
+	}
 	p := &httputil.ReverseProxy{
-		Transport:     up.transport,
+		Transport:     up.transportFor(r),
 		FlushInterval: -1, // every write at once: most answers are streams
 		BufferPool:    e.buffers,
 		ErrorLog:      e.proxyLog,
-		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t) },
+		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t, info.Network.MaskRequestHost) },
 	}
 	p.ModifyResponse = func(res *http.Response) error {
 		if res.ContentLength >= largeBody {
@@ -33,37 +41,24 @@ func (e *edge) proxy(up *upstream, t target) http.Handler {
 		}
 		return nil
 	}
-	p.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
-		if r.Context().Err() != nil {
-			return // the client left
-		}
-		refuse(w, r, refusalFor(e.explain(err, t), t))
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Body == nil || r.Body == http.NoBody {
-			p.ServeHTTP(w, r)
-			return
-		}
-		// An answer may begin while the request still streams, as in a client stream
-		// or an early refusal. HTTP/2 can anyway, and says ErrNotSupported.
-		rc := http.NewResponseController(w)
-		_ = rc.EnableFullDuplex()
-		body := &requestBody{ReadCloser: r.Body}
-		defer body.finish(rc)
-		r = r.WithContext(r.Context()) // a copy: the server keeps its own body
-		r.Body = body
-		p.ServeHTTP(w, r)
-	})
+	var failed error
+	p.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { failed = up.explain(err) }
+	p.ServeHTTP(w, r)
+	return failed
 }
 
-func rewrite(pr *httputil.ProxyRequest, t target) {
+func rewrite(pr *httputil.ProxyRequest, t target, mask string) {
 	pr.SetXForwarded() // what the client sent of these is gone already
 	pr.Out.Header.Del("X-Api-Key")
+	pr.Out.Header.Del(trafficTokenHeader)
 	pr.Out.URL.Scheme = "http"
 	pr.Out.URL.Host = localHost(t.port)
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // also where it is malformed
 	if t.host != "" {
 		pr.Out.Host = t.host
+	}
+	if mask != "" && t.port != hostapi.AgentPort {
+		pr.Out.Host = sandbox.MaskHost(mask, t.port)
 	}
 }
 
@@ -75,14 +70,6 @@ func disarm(h http.Header) {
 	}
 	h.Set("Content-Security-Policy", "sandbox")
 	h.Set("X-Content-Type-Options", "nosniff")
-}
-
-// explain replaces an error that comes of the sandbox's end by that end.
-func (e *edge) explain(err error, t target) error {
-	if _, gone := e.sandboxes.Get(t.id); gone != nil {
-		return gone
-	}
-	return err
 }
 
 // buffers is an httputil.BufferPool.

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"math"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
@@ -20,29 +23,63 @@ type refusal struct {
 	Message   string `json:"message"`
 	Port      uint16 `json:"port,omitempty"`
 	Code      int    `json:"code"`
-	Reason    string `json:"reason,omitempty"` // why the sandbox ended
+	Reason    string `json:"reason,omitempty"` // why the sandbox ended, or is not resumed
+
+	retryAfter time.Duration // 0 when nobody can tell
 }
 
+// Error makes a refusal what a step can return instead of going on.
+func (f *refusal) Error() string { return f.Message }
+
+// Clients take a sandbox for not running when they get 502 and the message has
+// "was not found" in it.
+const (
+	notFound = "The sandbox was not found"
+	asleep   = "The sandbox was not found running: it is paused, and requests do not resume it. Connect to it or resume it to bring it back"
+)
+
+var (
+	// errNotSent: the sandbox stopped before anything of the request was sent in.
+	errNotSent = fmt.Errorf("sandbox stopped before the request came in: %w", sandbox.ErrBusy)
+	// errStopped: the sandbox stopped between the request and the answer.
+	errStopped = errors.New("sandbox stopped before it answered")
+)
+
 func refusalFor(err error, t target) refusal {
-	if gone := (*sandbox.GoneError)(nil); errors.As(err, &gone) {
-		return refusal{SandboxID: t.id, Message: "The sandbox was not found", Code: http.StatusBadGateway, Reason: gone.Reason}
+	if known := (*refusal)(nil); errors.As(err, &known) {
+		return *known
 	}
-	if errors.Is(err, sandbox.ErrNotFound) {
-		return refusal{SandboxID: t.id, Message: "The sandbox was not found", Code: http.StatusBadGateway}
+	f := refusal{SandboxID: t.id, Code: http.StatusBadGateway}
+	var gone *sandbox.GoneError
+	var limit *sandbox.LimitError
+	switch {
+	case errors.As(err, &gone):
+		f.Message, f.Reason = notFound, gone.Reason
+	case errors.Is(err, sandbox.ErrNotFound):
+		f.Message = notFound
+	case errors.Is(err, sandbox.ErrAsleep), errors.Is(err, sandbox.ErrPaused):
+		f.Message = asleep
+	case errors.Is(err, errStopped):
+		f.Message = "The sandbox was paused before it answered"
+	case errors.Is(err, sandbox.ErrBusy):
+		f.Code, f.retryAfter = http.StatusConflict, time.Second
+		f.Message = "The sandbox is still transitioning. Try again in a moment."
+	case errors.As(err, &limit):
+		f.Code, f.retryAfter = http.StatusTooManyRequests, limit.RetryAfter
+		f.Message, f.Reason = "The sandbox is paused and cannot be resumed now", limit.Error()
+	case errors.Is(err, errNotWoken):
+		f.Code = http.StatusServiceUnavailable
+		f.Message = "The sandbox is paused and could not be resumed: the server's log says why"
+	case errors.Is(err, sandbox.ErrPortClosed):
+		f.Message, f.Port = "The sandbox is running but port is not open", t.port
+	case isTimeout(err):
+		f.Code, f.Port = http.StatusGatewayTimeout, t.port
+		f.Message = fmt.Sprintf("The sandbox is running but did not take the connection within %s", dialTimeout)
+	default:
+		f.Port = t.port
+		f.Message = "The sandbox is running but the server on the port ended the connection before it answered"
 	}
-	if errors.Is(err, sandbox.ErrPortClosed) {
-		return refusal{SandboxID: t.id, Message: "The sandbox is running but port is not open", Port: t.port, Code: http.StatusBadGateway}
-	}
-	if isTimeout(err) {
-		return refusal{
-			SandboxID: t.id, Port: t.port, Code: http.StatusGatewayTimeout,
-			Message: fmt.Sprintf("The sandbox is running but did not take the connection within %s", dialTimeout),
-		}
-	}
-	return refusal{
-		SandboxID: t.id, Port: t.port, Code: http.StatusBadGateway,
-		Message: "The sandbox is running but the server on the port ended the connection before it answered",
-	}
+	return f
 }
 
 func isTimeout(err error) bool {
@@ -56,6 +93,9 @@ func refuse(w http.ResponseWriter, r *http.Request, f refusal) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Access-Control-Allow-Origin", "*") // scripts in pages must see why
 	h.Set("X-Content-Type-Options", "nosniff")
+	if f.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(f.retryAfter.Seconds()))))
+	}
 	if isBrowser(r) {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
@@ -68,8 +108,11 @@ func refuse(w http.ResponseWriter, r *http.Request, f refusal) {
 	_ = json.NewEncoder(w).Encode(f)
 }
 
+// isBrowser tells who shows the answer to a person: a browser that loads a page,
+// and not a script in one.
 func isBrowser(r *http.Request) bool {
-	return strings.Contains(r.UserAgent(), "Mozilla/") && strings.Contains(r.Header.Get("Accept"), "text/html")
+	accept := r.Header.Get("Accept")
+	return strings.Contains(r.UserAgent(), "Mozilla/") && (accept == "" || strings.Contains(accept, "text/html"))
 }
 
 var page = template.Must(template.New("refusal").Parse(`<!doctype html>
@@ -82,6 +125,6 @@ code{background:#eee;padding:.1em .3em}</style>
 <h1>{{.Message}}</h1>
 {{with .SandboxID}}<p>Sandbox <code>{{.}}</code></p>{{end}}
 {{with .Port}}<p>Port <code>{{.}}</code>: start a server on it in the sandbox, then load this page again.</p>{{end}}
-{{with .Reason}}<p>It ended: {{.}}</p>{{end}}
+{{with .Reason}}<p>Why: {{.}}</p>{{end}}
 </html>
 `))

@@ -107,39 +107,41 @@ func TestHostOnlyEndpointsAreOutOfReach(t *testing.T) {
 	}
 }
 
+// sign makes the query of a file URL as the clients do.
+func sign(id, path, operation, user, expiration string) url.Values {
+	raw := path + ":" + operation + ":" + user + ":token-of-" + id
+	q := url.Values{"path": {path}}
+	if user != "" {
+		q.Set("username", user)
+	}
+	if expiration != "" {
+		raw += ":" + expiration
+		q.Set("signature_expiration", expiration)
+	}
+	sum := sha256.Sum256([]byte(raw))
+	q.Set("signature", "v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
+	return q
+}
+
 func TestSignedFileURLFindsItsSandbox(t *testing.T) {
 	s := newSandboxes()
 	for _, id := range []string{"iaaa", "ibbb", "iccc"} {
 		s.serve(t, id, 49983, names(id))
 	}
 	addr := start(t, s)
-	signed := func(id, path, operation, user, expiration string) url.Values {
-		raw := path + ":" + operation + ":" + user + ":token-of-" + id
-		q := url.Values{"path": {path}}
-		if user != "" {
-			q.Set("username", user)
-		}
-		if expiration != "" {
-			raw += ":" + expiration
-			q.Set("signature_expiration", expiration)
-		}
-		sum := sha256.Sum256([]byte(raw))
-		q.Set("signature", "v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
-		return q
-	}
 	get := func(method string, q string) *http.Response {
 		return do(t, request(t, method, "http://"+addr+"/files?"+q))
 	}
 
 	for _, id := range []string{"iaaa", "ibbb", "iccc"} {
-		require.Equal(t, id, get("GET", signed(id, "/a b.txt", "read", "", "").Encode()).Header.Get("X-From"))
-		require.Equal(t, id, get("HEAD", signed(id, "/a b.txt", "read", "", "").Encode()).Header.Get("X-From"))
-		require.Equal(t, id, get("POST", signed(id, "", "write", "root", "1999999999").Encode()).Header.Get("X-From"))
+		require.Equal(t, id, get("GET", sign(id, "/a b.txt", "read", "", "").Encode()).Header.Get("X-From"))
+		require.Equal(t, id, get("HEAD", sign(id, "/a b.txt", "read", "", "").Encode()).Header.Get("X-From"))
+		require.Equal(t, id, get("POST", sign(id, "", "write", "root", "1999999999").Encode()).Header.Get("X-From"))
 	}
 
 	// A signature with '+' in it that the client did not escape.
 	for i := range 200 {
-		q := signed("ibbb", "/"+strings.Repeat("x", i), "read", "", "")
+		q := sign("ibbb", "/"+strings.Repeat("x", i), "read", "", "")
 		if strings.Contains(q.Get("signature"), "+") {
 			raw := strings.ReplaceAll(q.Encode(), "%2B", "+")
 			require.Equal(t, "ibbb", get("GET", raw).Header.Get("X-From"))
@@ -147,7 +149,7 @@ func TestSignedFileURLFindsItsSandbox(t *testing.T) {
 		}
 	}
 
-	bad := signed("iaaa", "/a", "read", "", "1999999999")
+	bad := sign("iaaa", "/a", "read", "", "1999999999")
 	for key, value := range map[string]string{"path": "/b", "username": "root", "signature": "v1_x", "signature_expiration": "2999999999"} {
 		q, err := url.ParseQuery(bad.Encode())
 		require.NoError(t, err)
@@ -171,8 +173,7 @@ func TestSignedFileIsNoPageOfOurOrigin(t *testing.T) {
 		w.Header().Set("Content-Security-Policy", "default-src *")
 		io.WriteString(w, "<script>steal()</script>")
 	}))
-	sum := sha256.Sum256([]byte("/x.html:read::token-of-iaaa"))
-	q := url.Values{"path": {"/x.html"}, "signature": {"v1_" + base64.RawStdEncoding.EncodeToString(sum[:])}}
+	q := sign("iaaa", "/x.html", "read", "", "")
 	res := do(t, request(t, "GET", "http://"+start(t, s)+"/files?"+q.Encode()))
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	require.Equal(t, []string{"sandbox"}, res.Header.Values("Content-Security-Policy"))

@@ -6,7 +6,9 @@ import (
 	"encoding/base64"
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
@@ -44,23 +46,13 @@ func operation(method string) string {
 	return ""
 }
 
-// target compares the signature with the one each live sandbox would make:
-// "v1_" and the unpadded standard base64 of SHA-256 over
-// path:operation:user:token, with :expiration after it when the URL has one. The
-// agent checks the signature again, and that it has not expired.
+// target compares the signature with the one each sandbox would make. The agent
+// checks the signature again, and that it has not expired.
 func (s *signatures) target(r *http.Request) (target, bool) {
-	q := r.URL.Query()
-	// A '+' that was not escaped has become a space.
-	given := []byte(strings.ReplaceAll(q.Get("signature"), " ", "+"))
-	before := q.Get("path") + ":" + operation(r.Method) + ":" + q.Get("username") + ":"
-	after := ""
-	if expiration := q.Get("signature_expiration"); expiration != "" {
-		after = ":" + expiration
-	}
-	if len(before) > maxSignedLen || len(after) > maxExpirationLen {
+	signed, ok := parseSigned(r)
+	if !ok {
 		return target{}, false
 	}
-
 	select {
 	case s.turns <- struct{}{}:
 		defer func() { <-s.turns }()
@@ -69,17 +61,61 @@ func (s *signatures) target(r *http.Request) (target, bool) {
 	}
 	id := ""
 	for _, info := range s.sandboxes.List(sandbox.Filter{}) {
-		if info.AccessToken == "" {
-			continue
-		}
-		if subtle.ConstantTimeCompare(given, sign(before, info.AccessToken, after)) == 1 {
+		if signed.by(info.AccessToken) {
 			id = info.ID // no early end: the time must not tell which sandbox it was
 		}
 	}
 	return target{id: id, port: hostapi.AgentPort, host: localHost(hostapi.AgentPort), ourOrigin: true}, id != ""
 }
 
-func sign(before, token, after string) []byte {
-	sum := sha256.Sum256([]byte(before + token + after))
-	return base64.RawStdEncoding.AppendEncode([]byte("v1_"), sum[:])
+// signedBy tells whether a request is a file URL that was signed with the token
+// and has not expired.
+func signedBy(r *http.Request, token string, now time.Time) bool {
+	if !isSignedFile(r) {
+		return false
+	}
+	signed, ok := parseSigned(r)
+	return ok && !signed.expired(now) && signed.by(token)
+}
+
+// signedURL is the part of a file URL that is signed: the signature is "v1_" and
+// the unpadded standard base64 of SHA-256 over path:operation:user:token, with
+// :expiration, a Unix time in seconds, after it when the URL has one.
+type signedURL struct {
+	given         []byte
+	before, after string // what stands before and after the token
+	expiration    string
+}
+
+// parseSigned returns false when the URL is larger than what is worth hashing.
+func parseSigned(r *http.Request) (signedURL, bool) {
+	q := r.URL.Query()
+	s := signedURL{
+		// A '+' that was not escaped has become a space.
+		given:      []byte(strings.ReplaceAll(q.Get("signature"), " ", "+")),
+		before:     q.Get("path") + ":" + operation(r.Method) + ":" + q.Get("username") + ":",
+		expiration: q.Get("signature_expiration"),
+	}
+	if s.expiration != "" {
+		s.after = ":" + s.expiration
+	}
+	return s, len(s.before) <= maxSignedLen && len(s.expiration) <= maxExpirationLen
+}
+
+// by tells in constant time whether the token made the signature.
+func (s signedURL) by(token string) bool {
+	if token == "" {
+		return false
+	}
+	sum := sha256.Sum256([]byte(s.before + token + s.after))
+	want := base64.RawStdEncoding.AppendEncode([]byte("v1_"), sum[:])
+	return subtle.ConstantTimeCompare(s.given, want) == 1
+}
+
+func (s signedURL) expired(now time.Time) bool {
+	if s.expiration == "" {
+		return false
+	}
+	end, err := strconv.ParseInt(s.expiration, 10, 64)
+	return err != nil || end < now.Unix()
 }

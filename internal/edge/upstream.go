@@ -2,22 +2,19 @@ package edge
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 const (
-	// maxRequests bounds the requests, upgraded connections among them, that one
-	// sandbox serves at once.
-	maxRequests = 1000
 	dialTimeout = 10 * time.Second
 	// idleTimeout is shorter than the 5 s after which widespread servers (uvicorn,
 	// Node) close an idle connection, so that no request meets one closing. Dialling
@@ -29,81 +26,98 @@ const (
 	connBuffer        = 32 << 10
 )
 
-// upstreams are the sandboxes that have been asked something. Lock order:
-// upstreams.mu, then upstream.mu; neither is held while calling out.
+// upstreams are the sandboxes that have been asked something since they last
+// started to run. Lock order: upstreams.mu, then the manager's own locks, which
+// it holds for no call to us; upstream.mu is a leaf.
 type upstreams struct {
 	sandboxes sandbox.Sandboxes
+	inside    func(http.RoundTripper) http.RoundTripper
 	mu        sync.RWMutex
 	byID      map[string]*upstream
 }
 
-func newUpstreams(s sandbox.Sandboxes) *upstreams {
-	u := &upstreams{sandboxes: s, byID: map[string]*upstream{}}
-	s.OnStop(u.end)
+func newUpstreams(s sandbox.Sandboxes, inside func(http.RoundTripper) http.RoundTripper) *upstreams {
+	u := &upstreams{sandboxes: s, inside: inside, byID: map[string]*upstream{}}
+	s.OnStop(u.stopped)
 	return u
 }
 
-// get returns the upstream of a live sandbox. Errors are those of
-// sandbox.Sandboxes.Get.
-func (u *upstreams) get(id string) (*upstream, error) {
+// get returns the upstream of the run that info describes. errNotSent when that
+// run is over.
+func (u *upstreams) get(info sandbox.Info) (*upstream, error) {
 	u.mu.RLock()
-	up := u.byID[id]
+	up := u.byID[info.ID]
 	u.mu.RUnlock()
-	if up != nil {
+	if up != nil && up.run == info.ExecutionID {
 		return up, nil
 	}
-	if _, err := u.sandboxes.Get(id); err != nil {
-		return nil, err
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	// Asked under the lock: if the run is over by now, stopped may have been here
+	// already and would not remove what is added after it.
+	if !u.runs(info.ID, info.ExecutionID) {
+		return nil, errNotSent
 	}
-	up = u.add(id)
-	// It may have ended between the look and the add, before there was anything
-	// for end to remove.
-	if _, err := u.sandboxes.Get(id); err != nil {
-		u.end(id)
-		return nil, err
+	if up = u.byID[info.ID]; up != nil && up.run == info.ExecutionID {
+		return up, nil
 	}
+	if up != nil {
+		defer up.close() // of an earlier run
+	}
+	up = newUpstream(info, u)
+	u.byID[info.ID] = up
 	return up, nil
 }
 
-func (u *upstreams) add(id string) *upstream {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if up := u.byID[id]; up != nil {
-		return up
-	}
-	up := newUpstream(id, u.sandboxes)
-	u.byID[id] = up
-	return up
+// runs tells whether a run of a sandbox goes on.
+func (u *upstreams) runs(id, run string) bool {
+	info, err := u.sandboxes.Get(id)
+	return err == nil && info.State == sandbox.Running && info.ExecutionID == run
 }
 
-// end breaks what still streams from a sandbox that ended and forgets it.
-func (u *upstreams) end(id string) {
+// stopped breaks what still streams from a sandbox that was paused or ended, and
+// forgets it. It may come late, when the sandbox runs again already.
+func (u *upstreams) stopped(id string) {
 	u.mu.Lock()
 	up := u.byID[id]
-	delete(u.byID, id)
+	if up != nil && u.runs(id, up.run) {
+		up = nil
+	}
+	if up != nil {
+		delete(u.byID, id)
+	}
 	u.mu.Unlock()
 	if up != nil {
 		up.close()
 	}
 }
 
-// upstream is one sandbox as the edge talks to it. Its transport keeps
+// upstream is one run of a sandbox as the edge talks to it. Its transports keep
 // connections apart by the port in the URL.
 type upstream struct {
-	id        string
-	sandboxes sandbox.Sandboxes
-	transport *http.Transport
-	requests  atomic.Int64
+	id, run string
+	all     *upstreams
+	http1   *http.Transport
+	http2   *http.Transport // for gRPC, without TLS
+	// What the transports are wrapped in.
+	inside1, inside2 http.RoundTripper
 
 	mu    sync.Mutex
 	conns map[*conn]struct{} // nil after close
 }
 
-func newUpstream(id string, s sandbox.Sandboxes) *upstream {
-	up := &upstream{id: id, sandboxes: s, conns: map[*conn]struct{}{}}
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	up.transport = &http.Transport{
+func newUpstream(info sandbox.Info, all *upstreams) *upstream {
+	up := &upstream{id: info.ID, run: info.ExecutionID, all: all, conns: map[*conn]struct{}{}}
+	var http1, http2 http.Protocols
+	http1.SetHTTP1(true)
+	http2.SetUnencryptedHTTP2(true)
+	up.http1, up.http2 = up.newTransport(&http1), up.newTransport(&http2)
+	up.inside1, up.inside2 = all.inside(up.http1), all.inside(up.http2)
+	return up
+}
+
+func (up *upstream) newTransport(protocols *http.Protocols) *http.Transport {
+	return &http.Transport{
 		Proxy:                  nil, // never the host's
 		DialContext:            up.dial,
 		Protocols:              protocols,
@@ -116,20 +130,30 @@ func newUpstream(id string, s sandbox.Sandboxes) *upstream {
 		ReadBufferSize:         connBuffer,
 		WriteBufferSize:        connBuffer,
 	}
-	return up
 }
 
-// enter counts a request in; false when there are too many. Each true takes one
-// leave.
-func (up *upstream) enter() bool {
-	if up.requests.Add(1) > maxRequests {
-		up.requests.Add(-1)
-		return false
+// transportFor speaks HTTP/1.1, which every server does, but for gRPC, which is
+// defined over HTTP/2 only.
+func (up *upstream) transportFor(r *http.Request) http.RoundTripper {
+	if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		return up.inside2
 	}
-	return true
+	return up.inside1
 }
 
-func (up *upstream) leave() { up.requests.Add(-1) }
+// explain replaces an error that comes of the end of the run by that end.
+func (up *upstream) explain(err error) error {
+	if errors.Is(err, errNotSent) {
+		return err
+	}
+	if _, gone := up.all.sandboxes.Get(up.id); gone != nil {
+		return gone
+	}
+	if !up.all.runs(up.id, up.run) {
+		return errStopped
+	}
+	return err
+}
 
 func (up *upstream) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	_, digits, err := net.SplitHostPort(addr)
@@ -142,14 +166,17 @@ func (up *upstream) dial(ctx context.Context, _, addr string) (net.Conn, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	raw, err := up.sandboxes.Dial(ctx, up.id, uint16(port))
+	raw, err := up.all.sandboxes.Dial(ctx, up.id, uint16(port))
+	if errors.Is(err, sandbox.ErrPaused) || errors.Is(err, sandbox.ErrBusy) {
+		return nil, errNotSent
+	}
 	if err != nil {
 		return nil, err
 	}
 	c := &conn{Conn: raw, up: up}
 	if !up.track(c) {
 		raw.Close()
-		return nil, fmt.Errorf("sandbox %s: %w", up.id, sandbox.ErrNotFound)
+		return nil, errNotSent
 	}
 	return c, nil
 }
@@ -178,10 +205,11 @@ func (up *upstream) close() {
 	for c := range conns {
 		c.Conn.Close()
 	}
-	up.transport.CloseIdleConnections()
+	up.http1.CloseIdleConnections()
+	up.http2.CloseIdleConnections()
 }
 
-// conn is a connection into a sandbox. When the sandbox has ended, the end of
+// conn is a connection into a sandbox. When the sandbox has stopped, the end of
 // the stream is an error: a client must not take what it got for the whole.
 type conn struct {
 	net.Conn
@@ -190,10 +218,7 @@ type conn struct {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if err != io.EOF {
-		return n, err
-	}
-	if _, gone := c.up.sandboxes.Get(c.up.id); gone != nil {
+	if err == io.EOF && !c.up.all.runs(c.up.id, c.up.run) {
 		return n, io.ErrUnexpectedEOF
 	}
 	return n, err

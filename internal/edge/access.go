@@ -1,0 +1,71 @@
+package edge
+
+import (
+	"crypto/subtle"
+	"net/http"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+)
+
+// Headers with the tokens of a sandbox.
+const (
+	accessTokenHeader  = "X-Access-Token"           // the agent's, and passed on to it
+	trafficTokenHeader = "E2b-Traffic-Access-Token" // the edge's alone
+)
+
+// denied says why a request may not enter its sandbox, or nil. What it may do
+// inside is up to the server there.
+func denied(r *http.Request, t target, info sandbox.Info) error {
+	if t.port != hostapi.AgentPort && info.Network.PrivateTraffic && !same(r.Header.Get(trafficTokenHeader), info.TrafficToken) {
+		return trafficRefusal(r, t)
+	}
+	if info.State != sandbox.Running && info.Lifecycle.AutoResume && !mayWake(r, t, info) {
+		return &refusal{
+			SandboxID: t.id, Code: http.StatusForbidden,
+			Message: "This sandbox can't be resumed with the credentials provided. Check your access token and try again.",
+		}
+	}
+	return nil
+}
+
+// trafficRefusal is for a request without the token of a sandbox whose ports are
+// private. The words are E2B's.
+func trafficRefusal(r *http.Request, t target) *refusal {
+	what := "Provided token in header 'e2b-traffic-access-token' is invalid"
+	if r.Header.Get(trafficTokenHeader) == "" {
+		what = "Token header 'e2b-traffic-access-token' is missing"
+	}
+	return &refusal{
+		SandboxID: t.id, Code: http.StatusForbidden,
+		Message: "Sandbox is secured with traffic access token. " + what,
+	}
+}
+
+// mayWake tells whether a request may resume a paused sandbox: whoever could do
+// nothing in it may not start it either. What the agent serves without a token is
+// not worth a start.
+func mayWake(r *http.Request, t target, info sandbox.Info) bool {
+	if info.AccessToken == "" {
+		return true
+	}
+	switch {
+	case t.port == hostapi.AgentPort:
+		return same(r.Header.Get(accessTokenHeader), info.AccessToken) || signedBy(r, info.AccessToken, time.Now())
+	case t.port == hostapi.CodePort && r.URL.Path == "/execute":
+		return same(r.Header.Get(accessTokenHeader), info.AccessToken)
+	}
+	return true
+}
+
+// same compares a token in constant time. No token is never the right one.
+func same(given, token string) bool {
+	return token != "" && subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1
+}
+
+// isHealth tells the question whether a sandbox runs. It must not wake it, and
+// clients read 502 as no.
+func isHealth(r *http.Request, t target) bool {
+	return t.port == hostapi.AgentPort && r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+}
