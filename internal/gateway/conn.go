@@ -5,11 +5,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -23,10 +25,13 @@ type insideConn struct {
 	endpoint tcpip.Endpoint
 	queue    *waiter.Queue
 	closed   atomic.Bool
+
+	noting sync.Mutex
+	place  int64 // in the ledger
 }
 
 func newInsideConn(n *Network, endpoint tcpip.Endpoint, queue *waiter.Queue) *insideConn {
-	return &insideConn{TCPConn: gonet.NewTCPConn(queue, endpoint), network: n, endpoint: endpoint, queue: queue}
+	return &insideConn{TCPConn: gonet.NewTCPConn(queue, endpoint), network: n, endpoint: endpoint, queue: queue, place: noPlace}
 }
 
 func (c *insideConn) Read(b []byte) (int, error) {
@@ -67,11 +72,23 @@ func (c *insideConn) Close() error {
 		return nil
 	}
 	c.network.untrack(c)
+	c.noting.Lock()
+	c.network.ledger.remove(c.place)
+	c.noting.Unlock()
 	_ = c.TCPConn.Close() // returns nil always
 	if c.hasData() {
 		c.network.leave(c)
 	}
 	return nil
+}
+
+// note puts the connection into the ledger until it is closed.
+func (c *insideConn) note(id stack.TransportEndpointID) {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	if !c.closed.Load() {
+		c.place = c.network.ledger.add(id)
+	}
 }
 
 // abort ends the connection at once, with a reset.

@@ -9,6 +9,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -46,6 +47,9 @@ func (n *Network) dial(ctx context.Context, port uint16) (*insideConn, error) {
 			return nil, ErrClosed
 		}
 		return nil, err
+	}
+	if local, err := endpoint.GetLocalAddress(); err == nil {
+		c.note(stack.TransportEndpointID{LocalAddress: local.Addr, LocalPort: local.Port, RemotePort: port})
 	}
 	return c, nil
 }

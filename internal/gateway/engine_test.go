@@ -36,6 +36,34 @@ func runscBinary(t testing.TB) string {
 // runInEngine runs a Python program in a sandbox in n and returns its output.
 func runInEngine(t testing.TB, n *gateway.Network, program string) string {
 	t.Helper()
+	command, output := engineCommand(t, n.NamespacePath(), program)
+	require.NoError(t, command.Run(), "%s", output)
+	return strings.TrimSpace(output.String())
+}
+
+// startInEngine is runInEngine for a program that runs until the test ends.
+func startInEngine(t testing.TB, namespace, program string) {
+	t.Helper()
+	command, output := engineCommand(t, namespace, program)
+	require.NoError(t, command.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = command.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = command.Process.Signal(unix.SIGTERM) // runsc hands it on
+		<-ended
+		if t.Failed() {
+			t.Logf("the program wrote: %s", output)
+		}
+	})
+}
+
+// engineCommand is the command that runs a Python program in a sandbox in a
+// network namespace, and what it writes.
+func engineCommand(t testing.TB, namespace, program string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
 	binary, dir := runscBinary(t), t.TempDir()
 	python, err := exec.LookPath("python3")
 	require.NoError(t, err)
@@ -50,7 +78,7 @@ func runInEngine(t testing.TB, n *gateway.Network, program string) string {
 		"root":   map[string]any{"path": "/", "readonly": true},
 		"mounts": []any{map[string]any{"destination": "/proc", "type": "proc", "source": "proc"}},
 		"linux": map[string]any{"namespaces": []any{
-			map[string]any{"type": "network", "path": n.NamespacePath()},
+			map[string]any{"type": "network", "path": namespace},
 			map[string]any{"type": "pid"}, map[string]any{"type": "mount"},
 			map[string]any{"type": "ipc"}, map[string]any{"type": "uts"},
 		}},
@@ -61,10 +89,9 @@ func runInEngine(t testing.TB, n *gateway.Network, program string) string {
 	id := fmt.Sprintf("gw%d", time.Now().UnixNano())
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "state", "null-netns"), unix.MNT_DETACH) })
 	command := exec.Command(binary, "--root", filepath.Join(dir, "state"), "--network=sandbox", "--gofer-network-namespace=new", "--ignore-cgroups", "run", "-bundle", dir, id)
-	var output bytes.Buffer
-	command.Stdout, command.Stderr = &output, &output
-	require.NoError(t, command.Run(), "%s", &output)
-	return strings.TrimSpace(output.String())
+	output := new(bytes.Buffer)
+	command.Stdout, command.Stderr = output, output
+	return command, output
 }
 
 func TestEngineReachesOutAndIsReset(t *testing.T) {

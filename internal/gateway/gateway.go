@@ -65,6 +65,7 @@ type Network struct {
 	events    *events
 	names     *nameCache
 	buffers   *bufferBudget
+	ledger    *ledger
 
 	namespace *namespace
 	link      *link
@@ -82,6 +83,8 @@ type Network struct {
 	leaving []*insideConn      // closed, with data the sandbox has not taken
 	working sync.WaitGroup     // every goroutine that is not the stack's
 	close   func() error       // once
+
+	detached atomic.Bool
 }
 
 // policyBox lets an atomic pointer hold an interface.
@@ -97,8 +100,8 @@ func New(ctx context.Context, cfg Config) (*Network, error) {
 }
 
 // Adopt takes over the network that a daemon which is gone made in cfg.Dir. A
-// sandbox running in it keeps its network; connections that were open are
-// lost. The error is fs.ErrNotExist when there is no network to adopt.
+// sandbox running in it keeps its network; connections that were open are lost,
+// and reset inside. The error is fs.ErrNotExist when there is no network to adopt.
 func Adopt(ctx context.Context, cfg Config) (*Network, error) {
 	return start(ctx, cfg, openNamespace)
 }
@@ -112,8 +115,15 @@ func start(ctx context.Context, cfg Config, namespaceIn func(dir string) (*names
 		return nil, err
 	}
 	n := newNetwork(cfg, ns)
+	var lost []stack.TransportEndpointID
+	if n.ledger, lost, err = openLedger(cfg.Dir); err != nil {
+		n.log.Warn("open connections are not noted; after a crash idle ones stay open inside", "dir", cfg.Dir, "error", err)
+	}
 	if err := n.startStack(); err != nil {
 		return nil, errors.Join(fmt.Errorf("network in %s: %w", cfg.Dir, err), n.Close())
+	}
+	for _, id := range lost {
+		n.endInside(id)
 	}
 	return n, nil
 }
@@ -134,6 +144,7 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		events:    &events{notify: cfg.OnDecision},
 		names:     newNameCache(limits.Names),
 		buffers:   newBufferBudget(limits.BufferBytes),
+		ledger:    &ledger{},
 		namespace: ns,
 		dnsSlots:  make(chan struct{}, limits.DNSInFlight),
 		open:      map[closer]struct{}{},
@@ -163,6 +174,12 @@ func (n *Network) Reset() error { return n.namespace.configure() }
 // again returns the first result.
 func (n *Network) Close() error { return n.close() }
 
+// Detach is Close, but the namespace and the device stay, for Adopt.
+func (n *Network) Detach() error {
+	n.detached.Store(true)
+	return n.close()
+}
+
 func (n *Network) tearDown() error {
 	n.mu.Lock()
 	n.closed = true
@@ -180,7 +197,11 @@ func (n *Network) tearDown() error {
 	if n.stack != nil {
 		n.stack.Close()
 	}
-	err := n.namespace.remove()
+	remove := n.namespace.remove
+	if n.detached.Load() {
+		remove = n.namespace.closeFiles
+	}
+	err := errors.Join(remove(), n.ledger.close())
 	if n.stack != nil {
 		n.link.Wait() // the reader needs a lock that stack.Wait holds while it waits for it
 		n.stack.Wait()

@@ -241,7 +241,9 @@ func (ns *namespace) closeFiles() error {
 
 // Sweep removes the network that a daemon which is gone left in dir. It is no
 // error when there is none.
-func Sweep(dir string) error { return unmount(filepath.Join(dir, "netns")) }
+func Sweep(dir string) error {
+	return errors.Join(unmount(filepath.Join(dir, "netns")), removeLedger(dir))
+}
 
 func unmount(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -112,6 +112,7 @@ func (n *Network) accept(request *tcp.ForwarderRequest, size int) (*insideConn, 
 		c.abort()
 		return nil, ErrClosed
 	}
+	c.note(request.ID())
 	return c, nil
 }
 
