@@ -16,7 +16,7 @@ export CGO_ENABLED = 0
 export GOFLAGS = -trimpath
 GO_FILES := $(shell find cmd internal templates -type f -not -path '*/embedded/bin/*' -not -name '*_test.go')
 
-.PHONY: help setup packages build templates clients demo test lint unit e2e test-cgroup2 bench clean
+.PHONY: help setup packages build templates clients demo test lint unit e2e soak test-cgroup2 bench clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -62,6 +62,11 @@ unit: packages $(BIN)
 
 e2e: templates clients
 	TOMBOLO_TEST_DATA=$(DATA) test/e2e/run.sh
+
+SOAK_MINUTES ?= 10
+
+soak: templates clients ## sandboxes used at random and servers killed, for SOAK_MINUTES (10)
+	$(STATE)/clients/python/bin/python test/e2e/soak/soak.py --data $(DATA) --minutes $(SOAK_MINUTES)
 
 test-cgroup2: build ## the engine's tests on control groups v2, in an emulated machine (amd64)
 	scripts/cgroup2.sh $(STATE)/cgroup2 $(BIN)

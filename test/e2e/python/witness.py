@@ -4,6 +4,7 @@ A Witness is what the tests of pausing, forking and restarting have in common:
 files on disk and in memory, variables of a kernel, and a program that runs.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ def write():
     global rows
     database = sqlite3.connect("rows.db")
     database.execute("CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY, hash TEXT, time REAL)")
+    [[rows]] = database.execute("SELECT count(*) FROM rows")
     while True:
         with database:
             database.execute("INSERT INTO rows VALUES (?, ?, ?)",
@@ -96,12 +98,30 @@ class Witness:
 
     def __init__(self, sandbox):
         self.sandbox = sandbox
-        self.on_disk = {}  # path -> hash
+        self.on_disk = {}  # path -> hash; a file that is being written is not in it
         self.in_memory = {}
         self.variables = {}  # of the kernel: name -> hash
         self.program = None  # what it last told of itself
         self.has_kernel = hasattr(sandbox, "run_code")
-        sandbox.commands.run(f"mkdir -p {FOLDER} {SHARED_MEMORY}")
+        self._prepare()
+
+    def of(self, sandbox):
+        """The witness of a copy that was made of the sandbox: what must be in it."""
+        other = copy.copy(self)
+        other.sandbox = sandbox
+        for name in "on_disk", "in_memory", "variables":
+            setattr(other, name, dict(getattr(self, name)))
+        if self.program:
+            other.program = {**self.program, "rows": 0, "age": 0}
+        return other
+
+    def rebooted(self):
+        """The sandbox has lost its memory; only the disk is checked from now on."""
+        self.in_memory, self.variables, self.program = {}, {}, None
+        self._prepare()
+
+    def _prepare(self):
+        self.sandbox.commands.run(f"mkdir -p {FOLDER} {SHARED_MEMORY}")
         if self.has_kernel:
             self._run("import hashlib, os\nos.chdir('/tmp')\nos.environ['OF_THE_KERNEL'] = 'kept'")
 
@@ -115,12 +135,14 @@ class Witness:
 
     def add(self, name, size=1 << 20):
         """Adds random bytes: a file on disk, one in memory, a variable. What had
-        the name is replaced."""
+        the name is replaced, and unknown until the sandbox has answered."""
         for files, folder in (self.on_disk, FOLDER), (self.in_memory, SHARED_MEMORY):
-            data = os.urandom(size)
-            self.sandbox.files.write(f"{folder}/{name}", data)
-            files[f"{folder}/{name}"] = sha256(data)
+            data, path = os.urandom(size), f"{folder}/{name}"
+            files.pop(path, None)
+            self.sandbox.files.write(path, data)
+            files[path] = sha256(data)
         if self.has_kernel:
+            self.variables.pop(f"v_{name}", None)
             self.variables[f"v_{name}"] = self._run(f"v_{name} = os.urandom({size})\nhashlib.sha256(v_{name}).hexdigest()")
         return self
 
@@ -128,10 +150,10 @@ class Witness:
         assert self._hashes(self.on_disk) == self.on_disk
 
     def check(self, sandbox=None):
-        """Everything is there and runs on. sandbox is another one that must have
-        the same, a fork; then nothing is remembered of its program."""
+        """Everything is there and runs on; with another sandbox, a copy of this
+        one, it is there."""
         if sandbox is not None:
-            return self._of(sandbox).check()
+            return self.of(sandbox).check()
         self.check_disk()
         assert self._hashes(self.in_memory) == self.in_memory
         self._check_kernel()
@@ -142,13 +164,6 @@ class Witness:
         before = time.time()
         inside = float(self.sandbox.commands.run("date +%s.%N").stdout)
         assert before - 1 < inside < time.time() + 1
-
-    def _of(self, sandbox):
-        other = object.__new__(Witness)
-        other.__dict__.update(self.__dict__, sandbox=sandbox)
-        if self.program:
-            other.program = {**self.program, "rows": 0, "age": 0}
-        return other
 
     def _check_kernel(self):
         if not self.has_kernel:
