@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -48,19 +49,9 @@ type Sandbox struct {
 	EnvVars       map[string]string `json:"envVars,omitempty"`
 	DenyInternet  bool              `json:"denyInternet,omitempty"`
 	AccessToken   string            `json:"accessToken,omitempty"`
-	// Owner is the process that runs the sandbox.
-	Owner Owner `json:"owner,omitzero"`
 	// Data is what the core needs besides to adopt or sweep the sandbox. The
 	// store does not look into it.
 	Data json.RawMessage `json:"data,omitempty"`
-}
-
-// Owner names a process so that another can tell whether it still lives: a pid
-// alone is given out again.
-type Owner struct {
-	PID       int    `json:"pid"`
-	StartTime uint64 `json:"startTime"` // clock ticks since boot, field 22 of /proc/PID/stat
-	BootID    string `json:"bootID"`    // /proc/sys/kernel/random/boot_id
 }
 
 // Template is the record of a template and the build it stands for.
@@ -92,4 +83,88 @@ type Template struct {
 	// SourceSandbox is the sandbox a snapshot was taken of; empty for what was
 	// built from a recipe. A snapshot has its disk in it and cannot start cold.
 	SourceSandbox string `json:"sourceSandbox,omitempty"`
+}
+
+// Event is something that happened to a sandbox, with what the sandbox was then.
+type Event struct {
+	Seq         int64             `json:"-"`  // its place among all; given by AddEvent
+	ID          string            `json:"id"` // a UUID
+	Kind        string            `json:"kind"`
+	At          time.Time         `json:"at"`
+	KeyID       string            `json:"keyID"` // the sandbox's owner; empty for the machine's
+	SandboxID   string            `json:"sandboxID"`
+	TemplateID  string            `json:"templateID"`
+	BuildID     string            `json:"buildID,omitempty"`
+	ExecutionID string            `json:"executionID,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	StartedAt   time.Time         `json:"startedAt,omitzero"`
+	EndAt       time.Time         `json:"endAt,omitzero"`
+	CPUs        int               `json:"cpus,omitempty"`
+	MemoryBytes int64             `json:"memoryBytes,omitempty"`
+	Detail      string            `json:"detail,omitempty"` // in words
+}
+
+// Webhook is an address that events of a key are delivered to.
+type Webhook struct {
+	ID        string    `json:"id"` // a UUID
+	KeyID     string    `json:"keyID"`
+	Name      string    `json:"name"`
+	URL       string    `json:"url"`
+	Kinds     []string  `json:"kinds"` // of the events it wants
+	Enabled   bool      `json:"enabled"`
+	CreatedAt time.Time `json:"createdAt"`
+	// Secret signs what is delivered. It is in no JSON, so that nobody gets it back.
+	Secret string `json:"-"`
+	// DisabledReason says why the server disabled it.
+	DisabledReason string `json:"disabledReason,omitempty"`
+	// Failures counts the attempts that failed since one succeeded, FailingSince is
+	// when the first of them did.
+	Failures     int       `json:"failures,omitempty"`
+	FailingSince time.Time `json:"failingSince,omitzero"`
+}
+
+// Wants tells whether events of a kind are to be delivered.
+func (w Webhook) Wants(kind string) bool { return w.Enabled && slices.Contains(w.Kinds, kind) }
+
+// DeliveryState is where a delivery is in its life: Pending, then one of the
+// others.
+type DeliveryState string
+
+// The states of a delivery.
+const (
+	Pending   DeliveryState = "pending"
+	Delivered DeliveryState = "delivered"
+	Failed    DeliveryState = "failed"  // every attempt failed
+	Dropped   DeliveryState = "dropped" // given up without a last attempt
+)
+
+// Delivery is one event on its way to one webhook.
+type Delivery struct {
+	ID        string        `json:"id"` // a UUID, the same in every attempt
+	WebhookID string        `json:"webhookID"`
+	EventID   string        `json:"eventID"`
+	EventKind string        `json:"eventKind"`
+	SandboxID string        `json:"sandboxID"`
+	State     DeliveryState `json:"state"`
+	Reason    string        `json:"reason,omitempty"` // why it was dropped
+	CreatedAt time.Time     `json:"createdAt"`
+	NextAt    time.Time     `json:"nextAt,omitzero"`  // of the next attempt; zero when it ended
+	EndedAt   time.Time     `json:"endedAt,omitzero"` // zero while it is pending
+	Attempts  []Attempt     `json:"attempts"`
+}
+
+// Attempt is one request to a webhook and what came of it. What the receiver
+// wrote is not kept: a webhook must be no way to read from a server.
+type Attempt struct {
+	At         time.Time     `json:"at"`
+	Duration   time.Duration `json:"durationNanos"`
+	StatusCode int           `json:"statusCode,omitempty"` // 0: there was no answer
+	Error      string        `json:"error,omitempty"`      // empty: it was taken
+}
+
+// DueDelivery is a delivery with all that it takes to make it.
+type DueDelivery struct {
+	Delivery
+	Event   Event
+	Webhook Webhook
 }

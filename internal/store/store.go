@@ -1,5 +1,5 @@
-// Package store owns the durable records of a server: keys, sandboxes and
-// templates. It holds the interface, the records and the secrets of keys; an
+// Package store owns the durable records of a server: keys, sandboxes,
+// templates, events, webhooks and what is delivered to them. It holds the interface, the records and the secrets of keys; an
 // implementation lives in a folder of its own and passes storetest. It knows no
 // other package of the core and touches no files but its own.
 package store
@@ -16,6 +16,8 @@ var (
 	ErrNotFound = errors.New("not found in the store")
 	// ErrExists: another record has this id or name already.
 	ErrExists = errors.New("exists in the store already")
+	// ErrFull: there are as many records of this kind as there may be.
+	ErrFull = errors.New("no more of these may be in the store")
 )
 
 // Store keeps records beyond the life of a process.
@@ -51,6 +53,9 @@ type Store interface {
 	Keys
 	Sandboxes
 	Templates
+	Events
+	Webhooks
+	Deliveries
 
 	Close() error
 }
@@ -66,7 +71,12 @@ type Keys interface {
 	// TouchKey notes that a key was used at this time. It writes only when the
 	// noted time is older than [TouchEvery], so it may be called on each request.
 	TouchKey(ctx context.Context, id string, at time.Time) error
-	// DeleteKey removes a key by id or name.
+	// UpdateKey changes a key, found by id or name, as change says and returns what
+	// it became. Only the name and the limits are kept of what change does; an error
+	// of change is returned and nothing is stored. ErrExists when the new name is
+	// taken. change must not use the store.
+	UpdateKey(ctx context.Context, idOrName string, change func(*Key) error) (Key, error)
+	// DeleteKey removes a key by id or name, and its webhooks with it.
 	DeleteKey(ctx context.Context, idOrName string) error
 }
 
@@ -106,4 +116,70 @@ type Templates interface {
 	Templates(ctx context.Context) ([]Template, error)
 	// DeleteTemplate removes one by id or name and returns what it removed.
 	DeleteTemplate(ctx context.Context, idOrName string) (Template, error)
+}
+
+// Events are what happened to sandboxes.
+type Events interface {
+	// AddEvent stores an event and, in the same step, a pending delivery for each
+	// enabled webhook of its key that wants its kind. It tells how many.
+	AddEvent(ctx context.Context, e Event) (queued int, err error)
+	// Events lists those a filter selects in the order they were added.
+	Events(ctx context.Context, f EventFilter) ([]Event, error)
+	// PruneEvents deletes the oldest events until, for each key, what is left is
+	// within the limits. Deliveries that still wait for a deleted event become
+	// [Dropped], which is what bounds the queue. It returns how many events it deleted.
+	PruneEvents(ctx context.Context, limits EventLimits) (int, error)
+}
+
+// EventFilter selects events of one key.
+type EventFilter struct {
+	KeyID       string
+	SandboxID   string   // empty: of any
+	Kinds       []string // empty: all
+	NewestFirst bool
+	Skip, Most  int // Most > 0
+}
+
+// EventLimits bound what is kept of one key's events.
+type EventLimits struct {
+	Now   time.Time // what is dropped ended then
+	Since time.Time // events before it go
+	Most  int
+	Bytes int64 // of their records
+}
+
+// Webhooks are addresses that events of a key are delivered to.
+type Webhooks interface {
+	// AddWebhook stores a new one. ErrFull when its key has most already.
+	AddWebhook(ctx context.Context, w Webhook, most int) error
+	Webhook(ctx context.Context, id string) (Webhook, error)
+	// Webhooks lists those of a key, oldest first, or all where keyID is empty.
+	Webhooks(ctx context.Context, keyID string) ([]Webhook, error)
+	// UpdateWebhook changes one as change says and returns what it became; ID, KeyID
+	// and CreatedAt stay. An error of change is returned and nothing is stored.
+	// change must not use the store.
+	UpdateWebhook(ctx context.Context, id string, change func(*Webhook) error) (Webhook, error)
+	// DeleteWebhook removes one with all its deliveries.
+	DeleteWebhook(ctx context.Context, id string) error
+}
+
+// Deliveries are the queue of what is to be sent to webhooks and the log of what
+// was.
+type Deliveries interface {
+	// DueDeliveries returns pending deliveries of enabled webhooks whose time has
+	// come, oldest first, for each webhook at most perWebhook. One waits for those
+	// before it of the same sandbox and webhook until they have been tried
+	// orderedTries times. next is when the next one's time comes; zero for never.
+	DueDeliveries(ctx context.Context, now time.Time, perWebhook, orderedTries int) (due []DueDelivery, next time.Time, err error)
+	// UpdateDelivery changes a delivery and its webhook as change says, in one step.
+	// Of the delivery only State, Reason, NextAt, EndedAt and Attempts are kept, of the
+	// webhook what UpdateWebhook keeps. ErrNotFound when either is gone. change must
+	// not use the store.
+	UpdateDelivery(ctx context.Context, id string, change func(*Delivery, *Webhook)) error
+	// Deliveries lists those of a webhook, newest first, in one state or, where it is
+	// empty, in any.
+	Deliveries(ctx context.Context, webhookID string, state DeliveryState, skip, most int) ([]Delivery, error)
+	// PruneDeliveries deletes, of each webhook's deliveries that ended, those that did
+	// before a time and all but the newest most. It returns how many it deleted.
+	PruneDeliveries(ctx context.Context, endedBefore time.Time, most int) (int, error)
 }

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +23,12 @@ func (s *Store) AddKey(ctx context.Context, k store.Key) error {
 			LastUsed:     micros(k.LastUsed),
 			MaxSandboxes: int64(k.MaxSandboxes),
 			MaxTimeout:   k.MaxTimeout.Microseconds(),
+
+			MaxCreateRate: k.MaxCreateRate,
+			MaxCpus:       int64(k.MaxCPUs),
+			MaxMemory:     k.MaxMemory,
+			MaxDisk:       k.MaxDisk,
+			MaxSnapshots:  int64(k.MaxSnapshots),
 		})
 	})
 	if err != nil {
@@ -65,19 +73,71 @@ func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
+// UpdateKey implements store.Keys.
+func (s *Store) UpdateKey(ctx context.Context, idOrName string, change func(*store.Key) error) (changed store.Key, err error) {
+	err = s.write(ctx, func(q *query.Queries) error {
+		row, err := findKey(ctx, q, idOrName)
+		if err != nil {
+			return err
+		}
+		k := key(row)
+		if err := change(&k); err != nil {
+			return err
+		}
+		err = q.UpdateKey(ctx, query.UpdateKeyParams{
+			ID:            row.ID,
+			Name:          k.Name,
+			MaxSandboxes:  int64(k.MaxSandboxes),
+			MaxTimeout:    k.MaxTimeout.Microseconds(),
+			MaxCreateRate: k.MaxCreateRate,
+			MaxCpus:       int64(k.MaxCPUs),
+			MaxMemory:     k.MaxMemory,
+			MaxDisk:       k.MaxDisk,
+			MaxSnapshots:  int64(k.MaxSnapshots),
+		})
+		if err != nil {
+			return err
+		}
+		row, err = q.KeyByID(ctx, row.ID)
+		changed = key(row)
+		return err
+	})
+	if err != nil {
+		return store.Key{}, fmt.Errorf("change key %q: %w", idOrName, err)
+	}
+	return changed, nil
+}
+
 // DeleteKey implements store.Keys.
 func (s *Store) DeleteKey(ctx context.Context, idOrName string) error {
 	err := s.write(ctx, func(q *query.Queries) error {
-		n, err := q.DeleteKey(ctx, idOrName)
-		if err == nil && n == 0 {
-			err = store.ErrNotFound
+		row, err := findKey(ctx, q, idOrName)
+		if err != nil {
+			return err
 		}
-		return err
+		hooks, err := q.WebhooksOfKey(ctx, row.ID)
+		if err != nil {
+			return err
+		}
+		for _, w := range hooks {
+			if err := deleteWebhook(ctx, q, w.ID); err != nil {
+				return err
+			}
+		}
+		return q.DeleteKey(ctx, row.ID)
 	})
 	if err != nil {
 		return fmt.Errorf("delete key %q: %w", idOrName, err)
 	}
 	return nil
+}
+
+func findKey(ctx context.Context, q *query.Queries, idOrName string) (query.Key, error) {
+	row, err := q.KeyByID(ctx, idOrName)
+	if errors.Is(err, sql.ErrNoRows) {
+		row, err = q.KeyByName(ctx, idOrName)
+	}
+	return row, err
 }
 
 func key(row query.Key) store.Key {
@@ -90,6 +150,12 @@ func key(row query.Key) store.Key {
 		LastUsed:     fromMicros(row.LastUsed),
 		MaxSandboxes: int(row.MaxSandboxes),
 		MaxTimeout:   time.Duration(row.MaxTimeout) * time.Microsecond,
+
+		MaxCreateRate: row.MaxCreateRate,
+		MaxCPUs:       int(row.MaxCpus),
+		MaxMemory:     row.MaxMemory,
+		MaxDisk:       row.MaxDisk,
+		MaxSnapshots:  int(row.MaxSnapshots),
 	}
 }
 

@@ -1,6 +1,18 @@
 -- name: AddKey :exec
-INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout,
+                  max_create_rate, max_cpus, max_memory, max_disk, max_snapshots)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: KeyByID :one
+SELECT * FROM keys WHERE id = ?;
+
+-- name: KeyByName :one
+SELECT * FROM keys WHERE name = ?;
+
+-- name: UpdateKey :exec
+UPDATE keys SET name = ?, max_sandboxes = ?, max_timeout = ?, max_create_rate = ?, max_cpus = ?, max_memory = ?,
+                max_disk = ?, max_snapshots = ?
+WHERE id = ?;
 
 -- name: KeyByHash :one
 SELECT * FROM keys WHERE hash = ?;
@@ -14,8 +26,8 @@ SELECT last_used FROM keys WHERE id = ?;
 -- name: TouchKey :exec
 UPDATE keys SET last_used = sqlc.arg(at) WHERE id = sqlc.arg(id) AND last_used < sqlc.arg(at);
 
--- name: DeleteKey :execrows
-DELETE FROM keys WHERE id = sqlc.arg(id_or_name) OR name = sqlc.arg(id_or_name);
+-- name: DeleteKey :exec
+DELETE FROM keys WHERE id = ?;
 
 -- name: PutSandbox :exec
 INSERT INTO sandboxes (id, created_at, ended_at, record) VALUES (?, ?, ?, ?)
@@ -56,3 +68,104 @@ SELECT record FROM templates ORDER BY name, id;
 
 -- name: DeleteTemplate :exec
 DELETE FROM templates WHERE id = ?;
+
+-- name: AddEvent :one
+INSERT INTO events (at, key_id, sandbox_id, kind, record) VALUES (?, ?, ?, ?, ?) RETURNING seq;
+
+-- name: Events :many
+SELECT * FROM events
+WHERE key_id = sqlc.arg(key_id) AND (CAST(sqlc.arg(sandbox_id) AS TEXT) = '' OR sandbox_id = sqlc.arg(sandbox_id))
+  AND (CAST(sqlc.arg(kinds) AS TEXT) = '[]' OR kind IN (SELECT value FROM json_each(sqlc.arg(kinds))))
+ORDER BY seq LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
+
+-- name: EventsNewestFirst :many
+SELECT * FROM events
+WHERE key_id = sqlc.arg(key_id) AND (CAST(sqlc.arg(sandbox_id) AS TEXT) = '' OR sandbox_id = sqlc.arg(sandbox_id))
+  AND (CAST(sqlc.arg(kinds) AS TEXT) = '[]' OR kind IN (SELECT value FROM json_each(sqlc.arg(kinds))))
+ORDER BY seq DESC LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
+
+-- name: KeysWithEvents :many
+SELECT DISTINCT key_id FROM events;
+
+-- name: EventBefore :one
+SELECT CAST(COALESCE(MAX(seq), 0) AS INTEGER) FROM events WHERE key_id = ? AND at < ?;
+
+-- name: EventBeyond :one
+SELECT seq FROM events WHERE key_id = ? ORDER BY seq DESC LIMIT 1 OFFSET sqlc.arg(skip);
+
+-- name: EventSizes :many
+SELECT seq, CAST(LENGTH(record) AS INTEGER) AS size FROM events WHERE key_id = ? ORDER BY seq DESC;
+
+-- name: PruneEvents :execrows
+DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.key_id = ? AND e.seq <= sqlc.arg(last) ORDER BY e.seq LIMIT sqlc.arg(most));
+
+-- name: AddWebhook :exec
+INSERT INTO webhooks (id, key_id, name, url, secret, kinds, enabled, disabled_reason, created_at, failures, failing_since)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: UpdateWebhook :exec
+UPDATE webhooks SET name = ?, url = ?, secret = ?, kinds = ?, enabled = ?, disabled_reason = ?, failures = ?, failing_since = ?
+WHERE id = ?;
+
+-- name: Webhook :one
+SELECT * FROM webhooks WHERE id = ?;
+
+-- name: AllWebhooks :many
+SELECT * FROM webhooks ORDER BY created_at, id;
+
+-- name: WebhooksOfKey :many
+SELECT * FROM webhooks WHERE key_id = ? ORDER BY created_at, id;
+
+-- name: DeleteWebhook :execrows
+DELETE FROM webhooks WHERE id = ?;
+
+-- name: DeleteDeliveriesOf :exec
+DELETE FROM deliveries WHERE webhook_id = ?;
+
+-- name: WebhooksDue :many
+SELECT * FROM webhooks w
+WHERE w.enabled <> 0
+  AND EXISTS (SELECT 1 FROM deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.next_at <= sqlc.arg(now))
+ORDER BY w.created_at, w.id;
+
+-- name: AddDelivery :exec
+INSERT INTO deliveries (id, webhook_id, event_seq, event_id, kind, sandbox_id, state, reason, created_at, next_at, ended_at, tries, attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: Delivery :one
+SELECT * FROM deliveries WHERE id = ?;
+
+-- name: Deliveries :many
+SELECT * FROM deliveries
+WHERE webhook_id = sqlc.arg(webhook_id) AND (CAST(sqlc.arg(state) AS TEXT) = '' OR state = sqlc.arg(state))
+ORDER BY seq DESC LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
+
+-- name: UpdateDelivery :exec
+UPDATE deliveries SET state = ?, reason = ?, next_at = ?, ended_at = ?, tries = ?, attempts = ? WHERE id = ?;
+
+-- name: DueDeliveries :many
+SELECT d.* FROM deliveries d
+WHERE d.webhook_id = sqlc.arg(webhook_id) AND d.state = 'pending' AND d.next_at <= sqlc.arg(now)
+  AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.webhook_id = d.webhook_id AND e.sandbox_id = d.sandbox_id
+                  AND e.seq < d.seq AND e.state = 'pending' AND e.tries < sqlc.arg(ordered_tries))
+ORDER BY d.seq LIMIT sqlc.arg(most);
+
+-- name: NextDelivery :one
+SELECT CAST(COALESCE(MIN(d.next_at), 0) AS INTEGER) FROM deliveries d
+JOIN webhooks w ON w.id = d.webhook_id WHERE d.state = 'pending' AND w.enabled <> 0 AND d.next_at > sqlc.arg(now);
+
+-- name: EventBySeq :one
+SELECT * FROM events WHERE seq = ?;
+
+-- name: DropDeliveriesWithoutEvent :exec
+UPDATE deliveries SET state = 'dropped', reason = sqlc.arg(reason), next_at = 0, ended_at = sqlc.arg(now)
+WHERE state = 'pending' AND event_seq NOT IN (SELECT e.seq FROM events e);
+
+-- name: DeliveryBeyond :one
+SELECT seq FROM deliveries WHERE webhook_id = ? AND state <> 'pending' ORDER BY seq DESC LIMIT 1 OFFSET sqlc.arg(skip);
+
+-- name: PruneDeliveries :execrows
+DELETE FROM deliveries WHERE seq IN (
+    SELECT d.seq FROM deliveries d
+    WHERE d.webhook_id = sqlc.arg(webhook_id) AND d.state <> 'pending' AND (d.seq <= sqlc.arg(last) OR d.ended_at < sqlc.arg(before))
+    ORDER BY d.seq LIMIT sqlc.arg(most));

@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"KeyNamesAreUnique", keyNamesAreUnique},
 		{"KeyUseIsNotedCoarsely", keyUseIsNotedCoarsely},
 		{"DeletedKeyIsGone", deletedKeyIsGone},
+		{"KeyLimitsChangeAtOnce", keyLimitsChangeAtOnce},
+		{"KeyIsFoundByIDBeforeName", keyIsFoundByIDBeforeName},
 		{"SandboxIsReadBackAsWritten", sandboxIsReadBackAsWritten},
 		{"SandboxesAreListedByWhetherTheyEnded", sandboxesAreListed},
 		{"PruneTakesOldAndSurplusEndedOnes", pruneTakesOldAndSurplus},
@@ -34,6 +37,18 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"NewBuildReplacesTheOldOneWhole", newBuildReplacesOldOne},
 		{"TemplateIDBelongsToOneName", templateIDBelongsToOneName},
 		{"DeletedTemplateIsReturnedOnce", deletedTemplateIsReturnedOnce},
+		{"EventsAreListedByKeySandboxAndKind", eventsAreListed},
+		{"EventIsReadBackAsWritten", eventIsReadBackAsWritten},
+		{"PruneKeepsTheNewestEventsOfEachKey", pruneKeepsNewestEvents},
+		{"EventIsQueuedForTheWebhooksThatWantIt", eventIsQueued},
+		{"WebhookIsReadBackAsWritten", webhookIsReadBackAsWritten},
+		{"WebhooksOfAKeyAreLimited", webhooksAreLimited},
+		{"DeletedKeyTakesItsWebhooksAlong", deletedKeyTakesWebhooks},
+		{"DeliveryAndWebhookChangeTogether", deliveryAndWebhookChangeTogether},
+		{"DeliveriesOfOneSandboxWaitForEachOther", deliveriesKeepOrder},
+		{"NoWebhookTakesTheTurnsOfAnother", noWebhookStarvesAnother},
+		{"DeliveryOfAPrunedEventIsDropped", deliveryOfPrunedEventIsDropped},
+		{"PruneSparesPendingDeliveries", pruneSparesPendingDeliveries},
 		{"WritersDoNotLoseEachOthersWork", writersDoNotLoseWork},
 		{"CancelledContextEndsACall", cancelledContextEndsACall},
 	}
@@ -52,6 +67,7 @@ func keyIsFoundByHash(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	k, secret := newKey(t, "ci")
 	k.MaxTimeout = 2 * time.Hour
+	k.MaxCreateRate, k.MaxCPUs, k.MaxMemory, k.MaxDisk, k.MaxSnapshots = 0.5, 8, 1<<40, 1<<41, 3
 	require.NoError(t, s.AddKey(ctx, k))
 
 	hash, err := store.HashSecret(secret)
@@ -113,14 +129,72 @@ func deletedKeyIsGone(t *testing.T, s store.Store) {
 	require.ErrorIs(t, s.DeleteKey(ctx, "a"), store.ErrNotFound)
 }
 
+func keyLimitsChangeAtOnce(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	k, _ := newKey(t, "ci")
+	require.NoError(t, s.AddKey(ctx, k))
+	other, _ := newKey(t, "other")
+	require.NoError(t, s.AddKey(ctx, other))
+
+	want := k
+	want.CreatedAt = kept
+	want.Name, want.MaxSandboxes, want.MaxTimeout = "cd", 7, time.Minute
+	want.MaxCreateRate, want.MaxCPUs, want.MaxMemory, want.MaxDisk, want.MaxSnapshots = 2.5, 4, 1<<33, 1<<34, 5
+	change := func(k *store.Key) error {
+		*k = want
+		k.ID, k.Hash, k.Prefix, k.CreatedAt = "other", "hash", "prefix", time.Time{} // stay as they are
+		return nil
+	}
+	got, err := s.UpdateKey(ctx, "ci", change)
+	require.NoError(t, err)
+	requireEqual(t, want, got)
+	got, err = s.KeyByHash(ctx, k.Hash)
+	require.NoError(t, err)
+	requireEqual(t, want, got)
+
+	got, err = s.UpdateKey(ctx, k.ID, func(k *store.Key) error { k.MaxCPUs = 0; return nil })
+	require.NoError(t, err)
+	require.Zero(t, got.MaxCPUs)
+	require.Equal(t, 7, got.MaxSandboxes)
+
+	refused := errors.New("refused")
+	_, err = s.UpdateKey(ctx, k.ID, func(k *store.Key) error { k.MaxCPUs = 99; return refused })
+	require.ErrorIs(t, err, refused)
+	got, err = s.KeyByHash(ctx, k.Hash)
+	require.NoError(t, err)
+	require.Zero(t, got.MaxCPUs, "a refused change changes nothing")
+
+	_, err = s.UpdateKey(ctx, k.ID, func(k *store.Key) error { k.Name = "other"; return nil })
+	require.ErrorIs(t, err, store.ErrExists)
+	_, err = s.UpdateKey(ctx, "none", func(*store.Key) error { return nil })
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func keyIsFoundByIDBeforeName(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	first, _ := newKey(t, "first")
+	require.NoError(t, s.AddKey(ctx, first))
+	imposter, _ := newKey(t, first.ID)
+	require.NoError(t, s.AddKey(ctx, imposter))
+
+	got, err := s.UpdateKey(ctx, first.ID, func(*store.Key) error { return nil })
+	require.NoError(t, err)
+	require.Equal(t, "first", got.Name)
+	require.NoError(t, s.DeleteKey(ctx, first.ID))
+	keys, err := s.Keys(ctx)
+	require.NoError(t, err)
+	require.Len(t, keys, 1)
+	require.Equal(t, imposter.ID, keys[0].ID)
+}
+
 func sandboxIsReadBackAsWritten(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	sb := store.Sandbox{
 		ID: "i0001", State: "running", KeyID: "k", TemplateID: "t", TemplateName: "base", TemplateBuild: "b",
 		CreatedAt: now, StartedAt: now, EndAt: now, CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 1 << 40,
 		Metadata: map[string]string{"a/b": "ü\"'"}, EnvVars: map[string]string{"E": ""}, DenyInternet: true,
-		AccessToken: "token", Owner: store.Owner{PID: 7, StartTime: 1 << 63, BootID: "boot"},
-		Data: []byte(`{"tap":"t0"}`),
+		AccessToken: "token",
+		Data:        []byte(`{"tap":"t0"}`),
 	}
 	require.NoError(t, s.PutSandbox(ctx, sb))
 	want := sb

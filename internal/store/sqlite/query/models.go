@@ -4,15 +4,46 @@
 
 package query
 
+type Delivery struct {
+	Seq       int64
+	ID        string
+	WebhookID string
+	EventSeq  int64
+	EventID   string
+	Kind      string
+	SandboxID string
+	State     string
+	Reason    string
+	CreatedAt int64
+	NextAt    int64
+	EndedAt   int64
+	Tries     int64
+	Attempts  string
+}
+
+type Event struct {
+	Seq       int64
+	At        int64
+	KeyID     string
+	SandboxID string
+	Kind      string
+	Record    string
+}
+
 type Key struct {
-	ID           string
-	Name         string
-	Hash         string
-	Prefix       string
-	CreatedAt    int64
-	LastUsed     int64
-	MaxSandboxes int64
-	MaxTimeout   int64
+	ID            string
+	Name          string
+	Hash          string
+	Prefix        string
+	CreatedAt     int64
+	LastUsed      int64
+	MaxSandboxes  int64
+	MaxTimeout    int64
+	MaxCreateRate float64
+	MaxCpus       int64
+	MaxMemory     int64
+	MaxDisk       int64
+	MaxSnapshots  int64
 }
 
 type Sandbox struct {
@@ -26,4 +57,18 @@ type Template struct {
 	ID     string
 	Name   string
 	Record string
+}
+
+type Webhook struct {
+	ID             string
+	KeyID          string
+	Name           string
+	Url            string
+	Secret         string
+	Kinds          string
+	Enabled        int64
+	DisabledReason string
+	CreatedAt      int64
+	Failures       int64
+	FailingSince   int64
 }

@@ -9,20 +9,91 @@ import (
 	"context"
 )
 
+const addDelivery = `-- name: AddDelivery :exec
+INSERT INTO deliveries (id, webhook_id, event_seq, event_id, kind, sandbox_id, state, reason, created_at, next_at, ended_at, tries, attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+`
+
+type AddDeliveryParams struct {
+	ID        string
+	WebhookID string
+	EventSeq  int64
+	EventID   string
+	Kind      string
+	SandboxID string
+	State     string
+	Reason    string
+	CreatedAt int64
+	NextAt    int64
+	EndedAt   int64
+	Tries     int64
+	Attempts  string
+}
+
+func (q *Queries) AddDelivery(ctx context.Context, arg AddDeliveryParams) error {
+	_, err := q.db.ExecContext(ctx, addDelivery,
+		arg.ID,
+		arg.WebhookID,
+		arg.EventSeq,
+		arg.EventID,
+		arg.Kind,
+		arg.SandboxID,
+		arg.State,
+		arg.Reason,
+		arg.CreatedAt,
+		arg.NextAt,
+		arg.EndedAt,
+		arg.Tries,
+		arg.Attempts,
+	)
+	return err
+}
+
+const addEvent = `-- name: AddEvent :one
+INSERT INTO events (at, key_id, sandbox_id, kind, record) VALUES (?, ?, ?, ?, ?) RETURNING seq
+`
+
+type AddEventParams struct {
+	At        int64
+	KeyID     string
+	SandboxID string
+	Kind      string
+	Record    string
+}
+
+func (q *Queries) AddEvent(ctx context.Context, arg AddEventParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, addEvent,
+		arg.At,
+		arg.KeyID,
+		arg.SandboxID,
+		arg.Kind,
+		arg.Record,
+	)
+	var seq int64
+	err := row.Scan(&seq)
+	return seq, err
+}
+
 const addKey = `-- name: AddKey :exec
-INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout,
+                  max_create_rate, max_cpus, max_memory, max_disk, max_snapshots)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type AddKeyParams struct {
-	ID           string
-	Name         string
-	Hash         string
-	Prefix       string
-	CreatedAt    int64
-	LastUsed     int64
-	MaxSandboxes int64
-	MaxTimeout   int64
+	ID            string
+	Name          string
+	Hash          string
+	Prefix        string
+	CreatedAt     int64
+	LastUsed      int64
+	MaxSandboxes  int64
+	MaxTimeout    int64
+	MaxCreateRate float64
+	MaxCpus       int64
+	MaxMemory     int64
+	MaxDisk       int64
+	MaxSnapshots  int64
 }
 
 func (q *Queries) AddKey(ctx context.Context, arg AddKeyParams) error {
@@ -35,6 +106,11 @@ func (q *Queries) AddKey(ctx context.Context, arg AddKeyParams) error {
 		arg.LastUsed,
 		arg.MaxSandboxes,
 		arg.MaxTimeout,
+		arg.MaxCreateRate,
+		arg.MaxCpus,
+		arg.MaxMemory,
+		arg.MaxDisk,
+		arg.MaxSnapshots,
 	)
 	return err
 }
@@ -54,16 +130,97 @@ func (q *Queries) AddTemplate(ctx context.Context, arg AddTemplateParams) error 
 	return err
 }
 
-const deleteKey = `-- name: DeleteKey :execrows
-DELETE FROM keys WHERE id = ?1 OR name = ?1
+const addWebhook = `-- name: AddWebhook :exec
+INSERT INTO webhooks (id, key_id, name, url, secret, kinds, enabled, disabled_reason, created_at, failures, failing_since)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
-func (q *Queries) DeleteKey(ctx context.Context, idOrName string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteKey, idOrName)
+type AddWebhookParams struct {
+	ID             string
+	KeyID          string
+	Name           string
+	Url            string
+	Secret         string
+	Kinds          string
+	Enabled        int64
+	DisabledReason string
+	CreatedAt      int64
+	Failures       int64
+	FailingSince   int64
+}
+
+func (q *Queries) AddWebhook(ctx context.Context, arg AddWebhookParams) error {
+	_, err := q.db.ExecContext(ctx, addWebhook,
+		arg.ID,
+		arg.KeyID,
+		arg.Name,
+		arg.Url,
+		arg.Secret,
+		arg.Kinds,
+		arg.Enabled,
+		arg.DisabledReason,
+		arg.CreatedAt,
+		arg.Failures,
+		arg.FailingSince,
+	)
+	return err
+}
+
+const allWebhooks = `-- name: AllWebhooks :many
+SELECT id, key_id, name, url, secret, kinds, enabled, disabled_reason, created_at, failures, failing_since FROM webhooks ORDER BY created_at, id
+`
+
+func (q *Queries) AllWebhooks(ctx context.Context) ([]Webhook, error) {
+	rows, err := q.db.QueryContext(ctx, allWebhooks)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected()
+	defer rows.Close()
+	var items []Webhook
+	for rows.Next() {
+		var i Webhook
+		if err := rows.Scan(
+			&i.ID,
+			&i.KeyID,
+			&i.Name,
+			&i.Url,
+			&i.Secret,
+			&i.Kinds,
+			&i.Enabled,
+			&i.DisabledReason,
+			&i.CreatedAt,
+			&i.Failures,
+			&i.FailingSince,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteDeliveriesOf = `-- name: DeleteDeliveriesOf :exec
+DELETE FROM deliveries WHERE webhook_id = ?
+`
+
+func (q *Queries) DeleteDeliveriesOf(ctx context.Context, webhookID string) error {
+	_, err := q.db.ExecContext(ctx, deleteDeliveriesOf, webhookID)
+	return err
+}
+
+const deleteKey = `-- name: DeleteKey :exec
+DELETE FROM keys WHERE id = ?
+`
+
+func (q *Queries) DeleteKey(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, deleteKey, id)
+	return err
 }
 
 const deleteSandbox = `-- name: DeleteSandbox :exec
@@ -82,6 +239,189 @@ DELETE FROM templates WHERE id = ?
 func (q *Queries) DeleteTemplate(ctx context.Context, id string) error {
 	_, err := q.db.ExecContext(ctx, deleteTemplate, id)
 	return err
+}
+
+const deleteWebhook = `-- name: DeleteWebhook :execrows
+DELETE FROM webhooks WHERE id = ?
+`
+
+func (q *Queries) DeleteWebhook(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteWebhook, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const deliveries = `-- name: Deliveries :many
+SELECT seq, id, webhook_id, event_seq, event_id, kind, sandbox_id, state, reason, created_at, next_at, ended_at, tries, attempts FROM deliveries
+WHERE webhook_id = ?1 AND (CAST(?2 AS TEXT) = '' OR state = ?2)
+ORDER BY seq DESC LIMIT ?4 OFFSET ?3
+`
+
+type DeliveriesParams struct {
+	WebhookID string
+	State     string
+	Skip      int64
+	Most      int64
+}
+
+func (q *Queries) Deliveries(ctx context.Context, arg DeliveriesParams) ([]Delivery, error) {
+	rows, err := q.db.QueryContext(ctx, deliveries,
+		arg.WebhookID,
+		arg.State,
+		arg.Skip,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Delivery
+	for rows.Next() {
+		var i Delivery
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ID,
+			&i.WebhookID,
+			&i.EventSeq,
+			&i.EventID,
+			&i.Kind,
+			&i.SandboxID,
+			&i.State,
+			&i.Reason,
+			&i.CreatedAt,
+			&i.NextAt,
+			&i.EndedAt,
+			&i.Tries,
+			&i.Attempts,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const delivery = `-- name: Delivery :one
+SELECT seq, id, webhook_id, event_seq, event_id, kind, sandbox_id, state, reason, created_at, next_at, ended_at, tries, attempts FROM deliveries WHERE id = ?
+`
+
+func (q *Queries) Delivery(ctx context.Context, id string) (Delivery, error) {
+	row := q.db.QueryRowContext(ctx, delivery, id)
+	var i Delivery
+	err := row.Scan(
+		&i.Seq,
+		&i.ID,
+		&i.WebhookID,
+		&i.EventSeq,
+		&i.EventID,
+		&i.Kind,
+		&i.SandboxID,
+		&i.State,
+		&i.Reason,
+		&i.CreatedAt,
+		&i.NextAt,
+		&i.EndedAt,
+		&i.Tries,
+		&i.Attempts,
+	)
+	return i, err
+}
+
+const deliveryBeyond = `-- name: DeliveryBeyond :one
+SELECT seq FROM deliveries WHERE webhook_id = ? AND state <> 'pending' ORDER BY seq DESC LIMIT 1 OFFSET ?2
+`
+
+type DeliveryBeyondParams struct {
+	WebhookID string
+	Skip      int64
+}
+
+func (q *Queries) DeliveryBeyond(ctx context.Context, arg DeliveryBeyondParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, deliveryBeyond, arg.WebhookID, arg.Skip)
+	var seq int64
+	err := row.Scan(&seq)
+	return seq, err
+}
+
+const dropDeliveriesWithoutEvent = `-- name: DropDeliveriesWithoutEvent :exec
+UPDATE deliveries SET state = 'dropped', reason = ?1, next_at = 0, ended_at = ?2
+WHERE state = 'pending' AND event_seq NOT IN (SELECT e.seq FROM events e)
+`
+
+type DropDeliveriesWithoutEventParams struct {
+	Reason string
+	Now    int64
+}
+
+func (q *Queries) DropDeliveriesWithoutEvent(ctx context.Context, arg DropDeliveriesWithoutEventParams) error {
+	_, err := q.db.ExecContext(ctx, dropDeliveriesWithoutEvent, arg.Reason, arg.Now)
+	return err
+}
+
+const dueDeliveries = `-- name: DueDeliveries :many
+SELECT d.seq, d.id, d.webhook_id, d.event_seq, d.event_id, d.kind, d.sandbox_id, d.state, d.reason, d.created_at, d.next_at, d.ended_at, d.tries, d.attempts FROM deliveries d
+WHERE d.webhook_id = ?1 AND d.state = 'pending' AND d.next_at <= ?2
+  AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.webhook_id = d.webhook_id AND e.sandbox_id = d.sandbox_id
+                  AND e.seq < d.seq AND e.state = 'pending' AND e.tries < ?3)
+ORDER BY d.seq LIMIT ?4
+`
+
+type DueDeliveriesParams struct {
+	WebhookID    string
+	Now          int64
+	OrderedTries int64
+	Most         int64
+}
+
+func (q *Queries) DueDeliveries(ctx context.Context, arg DueDeliveriesParams) ([]Delivery, error) {
+	rows, err := q.db.QueryContext(ctx, dueDeliveries,
+		arg.WebhookID,
+		arg.Now,
+		arg.OrderedTries,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Delivery
+	for rows.Next() {
+		var i Delivery
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ID,
+			&i.WebhookID,
+			&i.EventSeq,
+			&i.EventID,
+			&i.Kind,
+			&i.SandboxID,
+			&i.State,
+			&i.Reason,
+			&i.CreatedAt,
+			&i.NextAt,
+			&i.EndedAt,
+			&i.Tries,
+			&i.Attempts,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const endedBeyond = `-- name: EndedBeyond :many
@@ -138,8 +478,192 @@ func (q *Queries) EndedSandboxes(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
+const eventBefore = `-- name: EventBefore :one
+SELECT CAST(COALESCE(MAX(seq), 0) AS INTEGER) FROM events WHERE key_id = ? AND at < ?
+`
+
+type EventBeforeParams struct {
+	KeyID string
+	At    int64
+}
+
+func (q *Queries) EventBefore(ctx context.Context, arg EventBeforeParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, eventBefore, arg.KeyID, arg.At)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const eventBeyond = `-- name: EventBeyond :one
+SELECT seq FROM events WHERE key_id = ? ORDER BY seq DESC LIMIT 1 OFFSET ?2
+`
+
+type EventBeyondParams struct {
+	KeyID string
+	Skip  int64
+}
+
+func (q *Queries) EventBeyond(ctx context.Context, arg EventBeyondParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, eventBeyond, arg.KeyID, arg.Skip)
+	var seq int64
+	err := row.Scan(&seq)
+	return seq, err
+}
+
+const eventBySeq = `-- name: EventBySeq :one
+SELECT seq, at, key_id, sandbox_id, kind, record FROM events WHERE seq = ?
+`
+
+func (q *Queries) EventBySeq(ctx context.Context, seq int64) (Event, error) {
+	row := q.db.QueryRowContext(ctx, eventBySeq, seq)
+	var i Event
+	err := row.Scan(
+		&i.Seq,
+		&i.At,
+		&i.KeyID,
+		&i.SandboxID,
+		&i.Kind,
+		&i.Record,
+	)
+	return i, err
+}
+
+const eventSizes = `-- name: EventSizes :many
+SELECT seq, CAST(LENGTH(record) AS INTEGER) AS size FROM events WHERE key_id = ? ORDER BY seq DESC
+`
+
+type EventSizesRow struct {
+	Seq  int64
+	Size int64
+}
+
+func (q *Queries) EventSizes(ctx context.Context, keyID string) ([]EventSizesRow, error) {
+	rows, err := q.db.QueryContext(ctx, eventSizes, keyID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EventSizesRow
+	for rows.Next() {
+		var i EventSizesRow
+		if err := rows.Scan(&i.Seq, &i.Size); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const events = `-- name: Events :many
+SELECT seq, at, key_id, sandbox_id, kind, record FROM events
+WHERE key_id = ?1 AND (CAST(?2 AS TEXT) = '' OR sandbox_id = ?2)
+  AND (CAST(?3 AS TEXT) = '[]' OR kind IN (SELECT value FROM json_each(?3)))
+ORDER BY seq LIMIT ?5 OFFSET ?4
+`
+
+type EventsParams struct {
+	KeyID     string
+	SandboxID string
+	Kinds     string
+	Skip      int64
+	Most      int64
+}
+
+func (q *Queries) Events(ctx context.Context, arg EventsParams) ([]Event, error) {
+	rows, err := q.db.QueryContext(ctx, events,
+		arg.KeyID,
+		arg.SandboxID,
+		arg.Kinds,
+		arg.Skip,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Event
+	for rows.Next() {
+		var i Event
+		if err := rows.Scan(
+			&i.Seq,
+			&i.At,
+			&i.KeyID,
+			&i.SandboxID,
+			&i.Kind,
+			&i.Record,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const eventsNewestFirst = `-- name: EventsNewestFirst :many
+SELECT seq, at, key_id, sandbox_id, kind, record FROM events
+WHERE key_id = ?1 AND (CAST(?2 AS TEXT) = '' OR sandbox_id = ?2)
+  AND (CAST(?3 AS TEXT) = '[]' OR kind IN (SELECT value FROM json_each(?3)))
+ORDER BY seq DESC LIMIT ?5 OFFSET ?4
+`
+
+type EventsNewestFirstParams struct {
+	KeyID     string
+	SandboxID string
+	Kinds     string
+	Skip      int64
+	Most      int64
+}
+
+func (q *Queries) EventsNewestFirst(ctx context.Context, arg EventsNewestFirstParams) ([]Event, error) {
+	rows, err := q.db.QueryContext(ctx, eventsNewestFirst,
+		arg.KeyID,
+		arg.SandboxID,
+		arg.Kinds,
+		arg.Skip,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Event
+	for rows.Next() {
+		var i Event
+		if err := rows.Scan(
+			&i.Seq,
+			&i.At,
+			&i.KeyID,
+			&i.SandboxID,
+			&i.Kind,
+			&i.Record,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const keyByHash = `-- name: KeyByHash :one
-SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout FROM keys WHERE hash = ?
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys WHERE hash = ?
 `
 
 func (q *Queries) KeyByHash(ctx context.Context, hash string) (Key, error) {
@@ -154,6 +678,61 @@ func (q *Queries) KeyByHash(ctx context.Context, hash string) (Key, error) {
 		&i.LastUsed,
 		&i.MaxSandboxes,
 		&i.MaxTimeout,
+		&i.MaxCreateRate,
+		&i.MaxCpus,
+		&i.MaxMemory,
+		&i.MaxDisk,
+		&i.MaxSnapshots,
+	)
+	return i, err
+}
+
+const keyByID = `-- name: KeyByID :one
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys WHERE id = ?
+`
+
+func (q *Queries) KeyByID(ctx context.Context, id string) (Key, error) {
+	row := q.db.QueryRowContext(ctx, keyByID, id)
+	var i Key
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Hash,
+		&i.Prefix,
+		&i.CreatedAt,
+		&i.LastUsed,
+		&i.MaxSandboxes,
+		&i.MaxTimeout,
+		&i.MaxCreateRate,
+		&i.MaxCpus,
+		&i.MaxMemory,
+		&i.MaxDisk,
+		&i.MaxSnapshots,
+	)
+	return i, err
+}
+
+const keyByName = `-- name: KeyByName :one
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys WHERE name = ?
+`
+
+func (q *Queries) KeyByName(ctx context.Context, name string) (Key, error) {
+	row := q.db.QueryRowContext(ctx, keyByName, name)
+	var i Key
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Hash,
+		&i.Prefix,
+		&i.CreatedAt,
+		&i.LastUsed,
+		&i.MaxSandboxes,
+		&i.MaxTimeout,
+		&i.MaxCreateRate,
+		&i.MaxCpus,
+		&i.MaxMemory,
+		&i.MaxDisk,
+		&i.MaxSnapshots,
 	)
 	return i, err
 }
@@ -170,7 +749,7 @@ func (q *Queries) KeyLastUsed(ctx context.Context, id string) (int64, error) {
 }
 
 const keys = `-- name: Keys :many
-SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout FROM keys ORDER BY created_at, id
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys ORDER BY created_at, id
 `
 
 func (q *Queries) Keys(ctx context.Context) ([]Key, error) {
@@ -191,10 +770,42 @@ func (q *Queries) Keys(ctx context.Context) ([]Key, error) {
 			&i.LastUsed,
 			&i.MaxSandboxes,
 			&i.MaxTimeout,
+			&i.MaxCreateRate,
+			&i.MaxCpus,
+			&i.MaxMemory,
+			&i.MaxDisk,
+			&i.MaxSnapshots,
 		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const keysWithEvents = `-- name: KeysWithEvents :many
+SELECT DISTINCT key_id FROM events
+`
+
+func (q *Queries) KeysWithEvents(ctx context.Context) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, keysWithEvents)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var key_id string
+		if err := rows.Scan(&key_id); err != nil {
+			return nil, err
+		}
+		items = append(items, key_id)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err
@@ -230,6 +841,63 @@ func (q *Queries) LivingSandboxes(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return items, nil
+}
+
+const nextDelivery = `-- name: NextDelivery :one
+SELECT CAST(COALESCE(MIN(d.next_at), 0) AS INTEGER) FROM deliveries d
+JOIN webhooks w ON w.id = d.webhook_id WHERE d.state = 'pending' AND w.enabled <> 0 AND d.next_at > ?1
+`
+
+func (q *Queries) NextDelivery(ctx context.Context, now int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, nextDelivery, now)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const pruneDeliveries = `-- name: PruneDeliveries :execrows
+DELETE FROM deliveries WHERE seq IN (
+    SELECT d.seq FROM deliveries d
+    WHERE d.webhook_id = ?1 AND d.state <> 'pending' AND (d.seq <= ?2 OR d.ended_at < ?3)
+    ORDER BY d.seq LIMIT ?4)
+`
+
+type PruneDeliveriesParams struct {
+	WebhookID string
+	Last      int64
+	Before    int64
+	Most      int64
+}
+
+func (q *Queries) PruneDeliveries(ctx context.Context, arg PruneDeliveriesParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, pruneDeliveries,
+		arg.WebhookID,
+		arg.Last,
+		arg.Before,
+		arg.Most,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const pruneEvents = `-- name: PruneEvents :execrows
+DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.key_id = ? AND e.seq <= ?2 ORDER BY e.seq LIMIT ?3)
+`
+
+type PruneEventsParams struct {
+	KeyID string
+	Last  int64
+	Most  int64
+}
+
+func (q *Queries) PruneEvents(ctx context.Context, arg PruneEventsParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, pruneEvents, arg.KeyID, arg.Last, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const pruneSandboxesBefore = `-- name: PruneSandboxesBefore :execrows
@@ -352,4 +1020,200 @@ type TouchKeyParams struct {
 func (q *Queries) TouchKey(ctx context.Context, arg TouchKeyParams) error {
 	_, err := q.db.ExecContext(ctx, touchKey, arg.At, arg.ID)
 	return err
+}
+
+const updateDelivery = `-- name: UpdateDelivery :exec
+UPDATE deliveries SET state = ?, reason = ?, next_at = ?, ended_at = ?, tries = ?, attempts = ? WHERE id = ?
+`
+
+type UpdateDeliveryParams struct {
+	State    string
+	Reason   string
+	NextAt   int64
+	EndedAt  int64
+	Tries    int64
+	Attempts string
+	ID       string
+}
+
+func (q *Queries) UpdateDelivery(ctx context.Context, arg UpdateDeliveryParams) error {
+	_, err := q.db.ExecContext(ctx, updateDelivery,
+		arg.State,
+		arg.Reason,
+		arg.NextAt,
+		arg.EndedAt,
+		arg.Tries,
+		arg.Attempts,
+		arg.ID,
+	)
+	return err
+}
+
+const updateKey = `-- name: UpdateKey :exec
+UPDATE keys SET name = ?, max_sandboxes = ?, max_timeout = ?, max_create_rate = ?, max_cpus = ?, max_memory = ?,
+                max_disk = ?, max_snapshots = ?
+WHERE id = ?
+`
+
+type UpdateKeyParams struct {
+	Name          string
+	MaxSandboxes  int64
+	MaxTimeout    int64
+	MaxCreateRate float64
+	MaxCpus       int64
+	MaxMemory     int64
+	MaxDisk       int64
+	MaxSnapshots  int64
+	ID            string
+}
+
+func (q *Queries) UpdateKey(ctx context.Context, arg UpdateKeyParams) error {
+	_, err := q.db.ExecContext(ctx, updateKey,
+		arg.Name,
+		arg.MaxSandboxes,
+		arg.MaxTimeout,
+		arg.MaxCreateRate,
+		arg.MaxCpus,
+		arg.MaxMemory,
+		arg.MaxDisk,
+		arg.MaxSnapshots,
+		arg.ID,
+	)
+	return err
+}
+
+const updateWebhook = `-- name: UpdateWebhook :exec
+UPDATE webhooks SET name = ?, url = ?, secret = ?, kinds = ?, enabled = ?, disabled_reason = ?, failures = ?, failing_since = ?
+WHERE id = ?
+`
+
+type UpdateWebhookParams struct {
+	Name           string
+	Url            string
+	Secret         string
+	Kinds          string
+	Enabled        int64
+	DisabledReason string
+	Failures       int64
+	FailingSince   int64
+	ID             string
+}
+
+func (q *Queries) UpdateWebhook(ctx context.Context, arg UpdateWebhookParams) error {
+	_, err := q.db.ExecContext(ctx, updateWebhook,
+		arg.Name,
+		arg.Url,
+		arg.Secret,
+		arg.Kinds,
+		arg.Enabled,
+		arg.DisabledReason,
+		arg.Failures,
+		arg.FailingSince,
+		arg.ID,
+	)
+	return err
+}
+
+const webhook = `-- name: Webhook :one
+SELECT id, key_id, name, url, secret, kinds, enabled, disabled_reason, created_at, failures, failing_since FROM webhooks WHERE id = ?
+`
+
+func (q *Queries) Webhook(ctx context.Context, id string) (Webhook, error) {
+	row := q.db.QueryRowContext(ctx, webhook, id)
+	var i Webhook
+	err := row.Scan(
+		&i.ID,
+		&i.KeyID,
+		&i.Name,
+		&i.Url,
+		&i.Secret,
+		&i.Kinds,
+		&i.Enabled,
+		&i.DisabledReason,
+		&i.CreatedAt,
+		&i.Failures,
+		&i.FailingSince,
+	)
+	return i, err
+}
+
+const webhooksDue = `-- name: WebhooksDue :many
+SELECT id, key_id, name, url, secret, kinds, enabled, disabled_reason, created_at, failures, failing_since FROM webhooks w
+WHERE w.enabled <> 0
+  AND EXISTS (SELECT 1 FROM deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.next_at <= ?1)
+ORDER BY w.created_at, w.id
+`
+
+func (q *Queries) WebhooksDue(ctx context.Context, now int64) ([]Webhook, error) {
+	rows, err := q.db.QueryContext(ctx, webhooksDue, now)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Webhook
+	for rows.Next() {
+		var i Webhook
+		if err := rows.Scan(
+			&i.ID,
+			&i.KeyID,
+			&i.Name,
+			&i.Url,
+			&i.Secret,
+			&i.Kinds,
+			&i.Enabled,
+			&i.DisabledReason,
+			&i.CreatedAt,
+			&i.Failures,
+			&i.FailingSince,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const webhooksOfKey = `-- name: WebhooksOfKey :many
+SELECT id, key_id, name, url, secret, kinds, enabled, disabled_reason, created_at, failures, failing_since FROM webhooks WHERE key_id = ? ORDER BY created_at, id
+`
+
+func (q *Queries) WebhooksOfKey(ctx context.Context, keyID string) ([]Webhook, error) {
+	rows, err := q.db.QueryContext(ctx, webhooksOfKey, keyID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Webhook
+	for rows.Next() {
+		var i Webhook
+		if err := rows.Scan(
+			&i.ID,
+			&i.KeyID,
+			&i.Name,
+			&i.Url,
+			&i.Secret,
+			&i.Kinds,
+			&i.Enabled,
+			&i.DisabledReason,
+			&i.CreatedAt,
+			&i.Failures,
+			&i.FailingSince,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
