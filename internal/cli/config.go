@@ -27,6 +27,7 @@ type config struct {
 	Mirror   string `koanf:"mirror"`
 	Platform string `koanf:"platform"`
 	LogLevel string `koanf:"log-level"`
+	OnStop   string `koanf:"on-stop"`
 }
 
 // configFile is read from the current folder and from /etc/tombolo.

@@ -39,7 +39,8 @@ func newLogger(c config) (*slog.Logger, error) {
 }
 
 // openCore opens the data folder, making it when it is new. The caller closes it.
-func openCore(ctx context.Context, c config) (_ *core, err error) {
+// With keep, which one process at a time may ask for, sandboxes outlive it.
+func openCore(ctx context.Context, c config, keep bool) (_ *core, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("tombolo makes network namespaces and control groups and needs root: run it with sudo")
 	}
@@ -57,7 +58,9 @@ func openCore(ctx context.Context, c config) (_ *core, err error) {
 			return nil, fmt.Errorf("read CA bundle: %w", err)
 		}
 	}
-	engine, err := gvisor.New(gvisor.Config{Scope: gvisor.Scope(c.Data), Platform: c.Platform})
+	engine, err := gvisor.New(gvisor.Config{
+		Scope: gvisor.Scope(c.Data), Platform: c.Platform, Programs: filepath.Join(c.Data, "engines"),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w\n`tombolo doctor` tells what this machine lacks", err)
 	}
@@ -74,6 +77,7 @@ func openCore(ctx context.Context, c config) (_ *core, err error) {
 		Agent:        agent,
 		CABundle:     bundle,
 		Log:          log,
+		Keep:         keep,
 	})
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
@@ -117,7 +121,11 @@ func makeNetwork(log *slog.Logger) func(context.Context, sandbox.NetworkConfig) 
 		if c.DenyInternet {
 			config.Policy = gateway.DenyAll{}
 		}
-		network, err := gateway.New(ctx, config)
+		open := gateway.New
+		if c.Adopt {
+			open = gateway.Adopt
+		}
+		network, err := open(ctx, config)
 		if err != nil {
 			return nil, err // not the typed nil
 		}

@@ -86,7 +86,7 @@ func openHost(ctx context.Context, c config, template string) (host, error) {
 	if !errors.Is(err, control.ErrNoServer) {
 		return host{}, err
 	}
-	core, err := openCore(ctx, c)
+	core, err := openCore(ctx, c, false)
 	if err != nil {
 		return host{}, err
 	}

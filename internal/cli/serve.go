@@ -29,7 +29,9 @@ func newServe() *cobra.Command {
 start makes an API key, kept in keys/default.key of the data folder; "tombolo env"
 prints the variables that point the E2B clients to the server.
 
-The server ends on SIGINT or SIGTERM, and with it every sandbox.`,
+The server ends on SIGINT or SIGTERM. Its sandboxes run on and the next start takes
+them over, as it does after a crash; --on-stop=end ends those that run. Paused ones
+stay in any case.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd)
@@ -40,16 +42,26 @@ The server ends on SIGINT or SIGTERM, and with it every sandbox.`,
 		},
 	}
 	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
+	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
 	return cmd
 }
 
+// What --on-stop may say.
+const (
+	onStopKeep = "keep"
+	onStopEnd  = "end"
+)
+
 func serve(ctx context.Context, c config) (err error) {
+	if c.OnStop != onStopKeep && c.OnStop != onStopEnd {
+		return fmt.Errorf("--on-stop %q: use %s or %s", c.OnStop, onStopKeep, onStopEnd)
+	}
 	lock, err := lockServer(c.Data)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	core, err := openCore(ctx, c)
+	core, err := openCore(ctx, c, true)
 	if err != nil {
 		return err
 	}
@@ -83,8 +95,12 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	case <-ctx.Done():
 	}
-	// Sandboxes end first: that is what ends the streams into them.
-	if err := core.manager.Close(context.WithoutCancel(ctx)); err != nil {
+	// Sandboxes first: that is what ends the streams into them.
+	stop := core.manager.Leave
+	if c.OnStop == onStopEnd {
+		stop = core.manager.Close
+	}
+	if err := stop(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -71,7 +71,7 @@ none is named. What is there already is kept: a second build takes no time.`, st
 			if err != nil {
 				return err
 			}
-			core, err := openCore(cmd.Context(), c)
+			core, err := openCore(cmd.Context(), c, false)
 			if err != nil {
 				return err
 			}

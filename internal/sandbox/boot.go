@@ -2,11 +2,13 @@ package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -23,55 +25,117 @@ import (
 // of the image, so that a new agent needs no new images, only new snapshots.
 const agentMount = "/.tombolo"
 
-// bootFiles are what a sandbox is made from, host paths.
-type bootFiles struct {
-	image    string
-	agent    string // folder; that of the snapshot's build, whose program is in its memory
-	snapshot string // folder to restore from; empty boots from the image alone
+// source is what a run of a sandbox is started from. What is exported is kept in
+// the sandbox's record: it holds for the run as long as it lives, and for what is
+// saved of it.
+type source struct {
+	Agent  string `json:"agent"`        // folder below agents/; a snapshot's memory holds pages of that program
+	Engine string `json:"engine"`       // Engine.Version
+	CA     string `json:"ca,omitempty"` // hash of the trust store inside
+
+	memory string // folder to restore from
+	disk   string // folder whose disk to boot from; with neither it boots from the image alone
 }
 
-// bootFiles picks the files for a template. A snapshot belongs to the engine that
-// wrote it; with another its sandboxes boot from the image, slower, until the
-// template is built again.
-func (m *Manager) bootFiles(t store.Template) bootFiles {
-	if t.Snapshot == "" || t.EngineHash != m.config.Engine.Version() {
-		return bootFiles{image: m.imagePath(t.Image), agent: m.agentDir}
+// sourceOf is what sandboxes of a template start from. A snapshot belongs to the
+// engine that wrote it. Where that is gone a template that was built boots from
+// its image, slower, until it is built again; the snapshot of a sandbox cannot.
+func (m *Manager) sourceOf(t store.Template) (source, error) {
+	if t.Snapshot != "" && m.config.Engine.Has(t.EngineHash) {
+		return source{
+			Agent: t.AgentHash, Engine: t.EngineHash, CA: m.snapshotCA(t.Snapshot),
+			memory: filepath.Join(m.snapshotDir(t.Snapshot), memoryName),
+		}, nil
 	}
-	return bootFiles{
-		image:    m.imagePath(t.Image),
-		agent:    m.agentPath(t.AgentHash),
-		snapshot: filepath.Join(m.snapshotDir(t.Snapshot), "memory"),
+	if t.SourceSandbox != "" {
+		return source{}, fmt.Errorf("snapshot %s was written by engine version %q, whose program is not on this machine any more", t.ID, t.EngineHash)
 	}
+	return m.coldSource(), nil
 }
 
-// boot makes everything a sandbox consists of and returns when its agent has
-// been told who it is. On error what was made is left to teardown.
-func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init hostapi.Init) error {
-	began := time.Now()
-	step := func(name string) {
-		m.config.Log.Debug("boot step", "sandbox", s.id, "step", name, "since_begin", time.Since(began))
-	}
-	dir, err := m.claimDir(s)
+// coldSource boots an image with what this program has.
+func (m *Manager) coldSource() source {
+	return source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version()}
+}
+
+// boot makes a run and returns when its agent has been told who it is. On error
+// what was made is left to endRun.
+func (m *Manager) boot(ctx context.Context, s *sandbox, init hostapi.Init) error {
+	r, err := m.startRun(ctx, s)
 	if err != nil {
 		return err
 	}
-	step("folder")
-	s.network, err = m.config.Network(ctx, NetworkConfig{
-		Dir:          dir,
+	if err := r.introduce(ctx, init); err != nil {
+		return err
+	}
+	if len(init.CABundle) > 0 {
+		s.from.CA = m.caHash
+	}
+	return nil
+}
+
+// bootUnseen makes a run whose agent is told nothing and whose network is held.
+func (m *Manager) bootUnseen(ctx context.Context, s *sandbox) (*run, error) {
+	r := m.newRun(s)
+	if err := m.makeNetwork(ctx, s, r, false); err != nil {
+		return nil, err
+	}
+	r.network.Hold()
+	return r, m.startEngine(ctx, s, r)
+}
+
+func (m *Manager) startRun(ctx context.Context, s *sandbox) (*run, error) {
+	r := m.newRun(s)
+	if err := m.makeNetwork(ctx, s, r, false); err != nil {
+		return nil, err
+	}
+	return r, m.startEngine(ctx, s, r)
+}
+
+// newRun enters an empty run, so that endRun finds what is made for it.
+func (m *Manager) newRun(s *sandbox) *run {
+	r := &run{left: make(chan struct{})}
+	s.setRun(r)
+	return r
+}
+
+func (m *Manager) makeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
+	network, err := m.config.Network(ctx, NetworkConfig{
+		Dir:          m.sandboxDir(s.id),
+		Adopt:        adopt,
 		DenyInternet: s.info.Network.DenyInternet,
 		Refused:      func(what, reason string) { s.log.add("network", "refused "+what+": "+reason) },
 	})
 	if err != nil {
 		return fmt.Errorf("make network: %w", err)
 	}
-	step("network")
-	s.agent = newAgentClient(s.network.DialContext)
-	spec := engine.Spec{
+	r.network, r.agent = network, newAgentClient(network.DialContext)
+	return nil
+}
+
+func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
+	spec := m.spec(s, r)
+	err := os.Mkdir(spec.Dir, 0o700)
+	if err != nil {
+		return err
+	}
+	if s.from.memory != "" {
+		r.instance, err = m.config.Engine.Restore(ctx, spec, s.from.memory)
+	} else {
+		spec.Disk = s.from.disk
+		r.instance, err = m.config.Engine.Start(ctx, spec)
+	}
+	return err
+}
+
+func (m *Manager) spec(s *sandbox, r *run) engine.Spec {
+	return engine.Spec{
 		ID:               s.id,
-		Dir:              filepath.Join(dir, "engine"),
-		Image:            files.image,
-		Mounts:           []engine.Mount{{Source: files.agent, Target: agentMount, ReadOnly: true}},
-		NetworkNamespace: s.network.NamespacePath(),
+		Dir:              m.engineDir(s.id),
+		Version:          s.from.Engine,
+		Image:            m.imagePath(s.template.Image),
+		Mounts:           []engine.Mount{{Source: m.agentPath(s.from.Agent), Target: agentMount, ReadOnly: true}},
+		NetworkNamespace: r.network.NamespacePath(),
 		Args:             []string{agentMount + "/agent"},
 		Env:              []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
 		Hostname:         hostname,
@@ -82,55 +146,62 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, files bootFiles, init ho
 			Processes:   defaultProcesses,
 		},
 		Output:     &s.log,
-		OnPressure: func(ctx context.Context, p engine.Pressure) error { return m.relieve(ctx, s, p) },
+		OnPressure: func(ctx context.Context, p engine.Pressure) error { return m.relieve(ctx, s, r, p) },
 	}
-	if err := os.Mkdir(spec.Dir, 0o700); err != nil {
-		return err
+}
+
+// init is what the agent is told of this sandbox.
+func (s *sandbox) init() hostapi.Init {
+	env := maps.Clone(s.template.EnvVars)
+	if env == nil {
+		env = map[string]string{}
 	}
-	if files.snapshot == "" {
-		s.instance, err = m.config.Engine.Start(ctx, spec)
-	} else {
-		s.instance, err = m.config.Engine.Restore(ctx, spec, files.snapshot)
+	maps.Copy(env, s.env)
+	entropy := make([]byte, 64)
+	rand.Read(entropy)
+	return hostapi.Init{
+		SandboxID:      s.id,
+		TemplateID:     s.info.TemplateID,
+		AccessToken:    s.info.AccessToken,
+		EnvVars:        env,
+		DefaultUser:    s.template.User,
+		DefaultWorkdir: s.template.Workdir,
+		Hostname:       hostname,
+		Timestamp:      time.Now().UTC(),
+		Entropy:        entropy,
+		MemoryLimit:    s.template.MemoryBytes,
+		ProcessLimit:   defaultProcesses,
 	}
-	if err != nil {
-		return err
-	}
-	step("engine")
-	if err := s.introduce(ctx, init); err != nil {
-		return err
-	}
-	step("agent")
-	return nil
 }
 
 // introduce tells the agent who it is. An agent that ends is not waited for.
-func (s *sandbox) introduce(ctx context.Context, init hostapi.Init) error {
+func (r *run) introduce(ctx context.Context, init hostapi.Init) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		select {
-		case <-s.instance.Done():
+		case <-r.instance.Done():
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	err := s.agent.init(ctx, init)
+	err := r.agent.init(ctx, init)
 	cancel()
 	watch.Wait()
 	if err == nil {
 		return nil
 	}
 	select {
-	case <-s.instance.Done():
-		return fmt.Errorf("the sandbox ended while it started: %s", s.instance.Exit().Reason)
+	case <-r.instance.Done():
+		return fmt.Errorf("the sandbox ended while it started: %s", r.instance.Exit().Reason)
 	default:
 		return err
 	}
 }
 
 // relieve has the agent end the process that uses most memory.
-func (m *Manager) relieve(ctx context.Context, s *sandbox, p engine.Pressure) error {
-	relieved, err := s.agent.relieve(ctx, p.LimitBytes)
+func (m *Manager) relieve(ctx context.Context, s *sandbox, r *run, p engine.Pressure) error {
+	relieved, err := r.agent.relieve(ctx, p.LimitBytes)
 	switch {
 	case err != nil:
 		s.log.add("lifecycle", "out of memory, and the agent did not answer: "+err.Error())
@@ -144,24 +215,15 @@ func (m *Manager) relieve(ctx context.Context, s *sandbox, p engine.Pressure) er
 	return nil
 }
 
-// teardown removes what boot made, as far as it came. It goes on after an error
+// teardown ends the processes and removes the folder. It goes on after an error
 // and may be called again.
 func (m *Manager) teardown(ctx context.Context, s *sandbox) error {
-	var errs []error
-	if s.agent != nil {
-		s.agent.close()
+	if err := m.endRun(ctx, s); err != nil || s.lock == nil {
+		return err
 	}
-	if s.instance != nil {
-		errs = append(errs, s.instance.Stop(ctx))
-	}
-	if s.network != nil {
-		errs = append(errs, s.network.Close())
-	}
-	if s.lock != nil && errors.Join(errs...) == nil {
-		errs = append(errs, os.RemoveAll(m.sandboxDir(s.id)), s.lock.Close())
-		s.lock = nil
-	}
-	return errors.Join(errs...)
+	err := errors.Join(os.RemoveAll(m.sandboxDir(s.id)), s.lock.Close())
+	s.lock = nil
+	return err
 }
 
 // claimDir makes the sandbox's folder and locks it for as long as this process
@@ -187,74 +249,6 @@ func (m *Manager) lockSandboxes() (unlock func() error, err error) {
 		return nil, err
 	}
 	return file.Close, nil
-}
-
-// sweep removes every sandbox whose process is gone: folder, processes, control
-// groups, network, and its record says so.
-func (m *Manager) sweep(ctx context.Context) error {
-	unlock, err := m.lockSandboxes()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	entries, err := os.ReadDir(m.sandboxesDir())
-	if err != nil {
-		return err
-	}
-	inUse := map[string]bool{}
-	for _, entry := range entries {
-		if !entry.IsDir() {
-			continue
-		}
-		id := entry.Name()
-		err := m.sweepOne(ctx, id)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			inUse[id] = true
-		} else if err != nil {
-			return fmt.Errorf("remove what is left of sandbox %s: %w", id, err)
-		}
-	}
-	if err := m.config.Engine.SweepOthers(ctx, func(id string) bool { return inUse[id] }); err != nil {
-		return fmt.Errorf("remove leftover processes: %w", err)
-	}
-	return m.sweepRecords(ctx, inUse)
-}
-
-// sweepOne returns EWOULDBLOCK when a living process has the sandbox.
-func (m *Manager) sweepOne(ctx context.Context, id string) error {
-	dir := m.sandboxDir(id)
-	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	m.config.Log.Info("removing a sandbox whose server is gone", "sandbox", id)
-	if err := m.config.Engine.Sweep(ctx, id, filepath.Join(dir, "engine")); err != nil {
-		return err
-	}
-	if err := m.config.SweepNetwork(dir); err != nil {
-		return err
-	}
-	return os.RemoveAll(dir)
-}
-
-func (m *Manager) sweepRecords(ctx context.Context, inUse map[string]bool) error {
-	records, err := m.config.Store.Sandboxes(ctx, false)
-	if err != nil {
-		return fmt.Errorf("read sandboxes: %w", err)
-	}
-	for _, record := range records {
-		if inUse[record.ID] {
-			continue
-		}
-		record.State = string(Ended)
-		record.Reason = "the server that ran it was killed"
-		record.EndedAt = time.Now().UTC()
-		if err := m.config.Store.PutSandbox(ctx, record); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // lockFile opens and locks a file; the lock goes with the descriptor. The error

@@ -248,7 +248,7 @@ func TestKeyLimitHoldsForConcurrentCreates(t *testing.T) {
 		}
 		var limit *sandbox.LimitError
 		require.ErrorAs(t, err, &limit)
-		require.Equal(t, 2, limit.Limit)
+		require.Equal(t, "2", limit.Limit)
 	}
 	require.Equal(t, 2, made)
 	require.Len(t, w.Manager.List(sandbox.Filter{KeyID: "small"}), 2)

@@ -1,13 +1,16 @@
 package sandbox
 
 import (
-	"crypto/rand"
+	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/google/uuid"
+
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -15,81 +18,127 @@ import (
 // hostname is every sandbox's; the images' /etc/hosts has it, which sudo needs.
 const hostname = "sandbox"
 
-// sandbox is one that lives, from its admission to its end. What is above mu is
-// set by the goroutine that starts it, before anybody else sees it running.
+// sandbox is one that lives, from its admission to its end.
+//
+// What changes it as a whole (a pause, a resume, a copy, its end) holds the one
+// place in changing for as long as it takes, so that there is one at a time; mu
+// is held for moments only.
 type sandbox struct {
 	id       string
 	keyID    string
 	created  time.Time
-	env      map[string]string
-	build    string
-	lock     *os.File // held while the sandbox's folder is in use
-	network  Network
-	instance engine.Instance
-	agent    *agentClient
+	template store.Template // as it was when the sandbox was made
 	log      logbook
-	expire   func()        // called when its time is over
+	metrics  series
 	ended    chan struct{} // closed when nothing is left of it
+
+	changing chan struct{}
+	// doomed ends when somebody wants the sandbox ended: changes under way give up.
+	doomed context.Context
+	doom   context.CancelFunc
+
+	// Set and used by whoever holds changing.
+	lock *os.File // of the folder, while it is in use
+	from source   // what the next run starts from, or the present one was started from
 
 	mu      sync.Mutex
 	info    Info
+	quota   Quota // of its key, when last seen; for resumes that no key asks for
+	env     map[string]string
+	run     *run // its processes; nil while it has none
 	timeout time.Duration
 	endedAt time.Time
 	timer   *time.Timer
+	saved   *savedState // set while it is paused
+}
+
+// run is one sandbox's processes, from a start or a resume to a pause or the end.
+// Its fields are set before the sandbox is seen running.
+type run struct {
+	network  Network
+	instance engine.Instance
+	agent    *agentClient
+	left     chan struct{} // closed when nobody watches it any more
+}
+
+// savedState is what a pause left in the sandbox's folder.
+type savedState struct {
+	Name     string `json:"name"` // of the folder
+	DiskOnly bool   `json:"diskOnly,omitempty"`
+	Bytes    int64  `json:"bytes"` // on disk
 }
 
 func newSandbox(req CreateRequest, template store.Template) *sandbox {
-	id, created := newID(), time.Now().UTC()
-	return &sandbox{
-		id:      id,
-		keyID:   req.KeyID,
-		created: created,
-		env:     maps.Clone(req.EnvVars),
-		build:   template.BuildID,
-		ended:   make(chan struct{}),
-		timeout: req.Timeout,
-		info: Info{
-			ID:           id,
-			TemplateID:   template.ID,
-			TemplateName: template.Name,
-			KeyID:        req.KeyID,
-			State:        Starting,
-			StartedAt:    created,
-			EndAt:        created.Add(req.Timeout),
-			CPUs:         template.CPUs,
-			MemoryBytes:  template.MemoryBytes,
-			DiskBytes:    template.DiskBytes,
-			Metadata:     maps.Clone(req.Metadata),
-			AccessToken:  newToken(),
-			Network:      req.Network,
-			Lifecycle:    req.Lifecycle,
-			BuildID:      template.BuildID,
-		},
+	s := emptySandbox(newID())
+	s.keyID, s.created, s.template = req.KeyID, time.Now().UTC(), template
+	s.env, s.timeout, s.quota = maps.Clone(req.EnvVars), req.Timeout, req.Quota
+	s.info = Info{
+		ID:           s.id,
+		TemplateID:   template.ID,
+		TemplateName: template.Name,
+		BuildID:      template.BuildID,
+		KeyID:        req.KeyID,
+		State:        Starting,
+		StartedAt:    s.created,
+		EndAt:        s.created.Add(req.Timeout),
+		CPUs:         template.CPUs,
+		MemoryBytes:  template.MemoryBytes,
+		DiskBytes:    template.DiskBytes,
+		Metadata:     maps.Clone(req.Metadata),
+		AccessToken:  newToken(),
+		ExecutionID:  uuid.NewString(),
+		Lifecycle:    req.Lifecycle,
+		Network:      req.Network,
 	}
+	if req.Network.PrivateTraffic {
+		s.info.TrafficToken = newToken()
+	}
+	return s
 }
 
-// init is what the agent is told of this sandbox.
-func (s *sandbox) init(template store.Template) hostapi.Init {
-	env := maps.Clone(template.EnvVars)
-	if env == nil {
-		env = map[string]string{}
+func emptySandbox(id string) *sandbox {
+	s := &sandbox{id: id, ended: make(chan struct{}), changing: make(chan struct{}, 1)}
+	s.doomed, s.doom = context.WithCancel(context.Background())
+	return s
+}
+
+// change waits for the right to change the sandbox as a whole. The context it
+// returns ends with the manager's or when somebody wants the sandbox ended, but
+// not with ctx: half a change helps nobody. done gives the right back.
+func (s *sandbox) change(ctx context.Context, manager context.Context) (_ context.Context, done func(), err error) {
+	select {
+	case s.changing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	case <-s.doomed.Done():
+		return nil, nil, s.goneError()
 	}
-	maps.Copy(env, s.env)
-	entropy := make([]byte, 64)
-	rand.Read(entropy)
-	return hostapi.Init{
-		SandboxID:      s.id,
-		TemplateID:     s.info.TemplateID,
-		AccessToken:    s.info.AccessToken,
-		EnvVars:        env,
-		DefaultUser:    template.User,
-		DefaultWorkdir: template.Workdir,
-		Hostname:       hostname,
-		Timestamp:      time.Now().UTC(),
-		Entropy:        entropy,
-		MemoryLimit:    template.MemoryBytes,
-		ProcessLimit:   defaultProcesses,
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stopDoom := context.AfterFunc(s.doomed, cancel)
+	stopManager := context.AfterFunc(manager, cancel)
+	return ctx, func() {
+		stopDoom()
+		stopManager()
+		cancel()
+		<-s.changing
+	}, nil
+}
+
+func (s *sandbox) goneError() error {
+	return &GoneError{ID: s.id, Reason: s.snapshotInfo().Reason}
+}
+
+// condemn says that the sandbox is to end, and why. It is false when that was said
+// before.
+func (s *sandbox) condemn(reason string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doomed.Err() != nil {
+		return false
 	}
+	s.info.Reason = reason
+	s.doom()
+	return true
 }
 
 func (s *sandbox) state() State {
@@ -102,20 +151,46 @@ func (s *sandbox) state() State {
 func (s *sandbox) setState(to State) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.setStateLocked(to)
+}
+
+func (s *sandbox) setStateLocked(to State) error {
 	if err := checkTransition(s.info.State, to); err != nil {
 		return err
 	}
 	s.info.State = to
-	switch to {
-	case Running:
-		s.info.StartedAt = time.Now().UTC()
-		s.info.EndAt = s.info.StartedAt.Add(s.timeout)
-		s.timer = time.AfterFunc(s.timeout, s.expire)
-	case Ending:
+	if to != Running && s.timer != nil {
 		s.timer.Stop()
-	case Ended, Failed:
+	}
+	if to == Ended || to == Failed {
 		s.endedAt = time.Now().UTC()
 	}
+	return nil
+}
+
+// begin makes a new run the sandbox's; expire is called when its time is over.
+func (s *sandbox) begin(timeout time.Duration, expire func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.setStateLocked(Running); err != nil {
+		return err
+	}
+	s.saved = nil
+	s.info.StartedAt = time.Now().UTC()
+	s.info.EndAt = s.info.StartedAt.Add(timeout)
+	s.timer = time.AfterFunc(timeout, expire)
+	return nil
+}
+
+// goOn takes a sandbox that could not be paused back to its run; its time ends
+// when it would have, or after grace when that is later.
+func (s *sandbox) goOn(grace time.Duration, expire func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.setStateLocked(Running); err != nil {
+		return err
+	}
+	s.timer = time.AfterFunc(max(time.Until(s.info.EndAt), grace), expire)
 	return nil
 }
 
@@ -128,35 +203,111 @@ func (s *sandbox) setReason(reason string) {
 func (s *sandbox) snapshotInfo() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.infoLocked()
+}
+
+func (s *sandbox) infoLocked() Info {
 	info := s.info
 	info.Metadata = maps.Clone(info.Metadata)
 	return info
 }
 
-func (s *sandbox) setTimeout(d time.Duration, extendOnly bool) Info {
+func (s *sandbox) setQuota(q Quota) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quota = q
+}
+
+// present is the run there is, running or not; nil when there is none.
+func (s *sandbox) present() *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.run
+}
+
+func (s *sandbox) setRun(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.run = r
+}
+
+// running is the run of a sandbox that runs. ErrPaused, ErrBusy, or a *GoneError.
+func (s *sandbox) running() (*run, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.info.State {
+	case Running:
+		return s.run, nil
+	case Pausing, Paused:
+		return nil, fmt.Errorf("sandbox %s: %w", s.id, ErrPaused)
+	case Resuming:
+		return nil, fmt.Errorf("sandbox %s: %w", s.id, ErrBusy)
+	}
+	return nil, &GoneError{ID: s.id, Reason: s.info.Reason}
+}
+
+func (s *sandbox) setTimeout(d time.Duration, extendOnly bool, expire func()) Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	endAt := time.Now().UTC().Add(d)
 	if s.info.State == Running && (!extendOnly || endAt.After(s.info.EndAt)) && s.timer.Stop() {
 		s.info.EndAt = endAt
-		s.timer = time.AfterFunc(d, s.expire)
+		s.timer = time.AfterFunc(d, expire)
 	}
-	info := s.info
-	info.Metadata = maps.Clone(info.Metadata)
-	return info
+	return s.infoLocked()
 }
 
-func (s *sandbox) record() store.Sandbox {
+// overdue tells whether the time of a run is over, and not because it was given
+// more meanwhile.
+func (s *sandbox) overdue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.info.State == Running && !time.Now().Before(s.info.EndAt)
+}
+
+// details is what a record has of a sandbox besides the store's own fields.
+type details struct {
+	// Kept: a server made it, and the next server takes it over.
+	Kept         bool           `json:"kept,omitempty"`
+	Lifecycle    Lifecycle      `json:"lifecycle,omitzero"`
+	Network      NetworkOptions `json:"network,omitzero"`
+	TrafficToken string         `json:"trafficToken,omitempty"`
+	ExecutionID  string         `json:"executionID,omitempty"`
+	Timeout      time.Duration  `json:"timeout"` // of the create
+	Template     store.Template `json:"template"`
+	Quota        Quota          `json:"quota,omitzero"`
+	From         source         `json:"from"`
+	Saved        *savedState    `json:"saved,omitempty"`
+}
+
+// record is the durable form. Changes under way are left out: after a crash the
+// sandbox is what it was before.
+func (s *sandbox) record(kept bool) store.Sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.info.State
+	switch state {
+	case Pausing:
+		state = Running
+	case Resuming:
+		state = Paused
+	}
+	data, err := json.Marshal(details{
+		Kept: kept, Lifecycle: s.info.Lifecycle, Network: s.info.Network, TrafficToken: s.info.TrafficToken,
+		ExecutionID: s.info.ExecutionID, Timeout: s.timeout, Template: s.template, Quota: s.quota,
+		From: s.from, Saved: s.saved,
+	})
+	if err != nil {
+		panic(err) // strings, numbers and times always encode
+	}
 	return store.Sandbox{
 		ID:            s.id,
-		State:         string(s.info.State),
+		State:         string(state),
 		Reason:        s.info.Reason,
 		KeyID:         s.keyID,
 		TemplateID:    s.info.TemplateID,
 		TemplateName:  s.info.TemplateName,
-		TemplateBuild: s.build,
+		TemplateBuild: s.info.BuildID,
 		CreatedAt:     s.created,
 		StartedAt:     s.info.StartedAt,
 		EndAt:         s.info.EndAt,
@@ -168,5 +319,34 @@ func (s *sandbox) record() store.Sandbox {
 		EnvVars:       maps.Clone(s.env),
 		DenyInternet:  s.info.Network.DenyInternet,
 		AccessToken:   s.info.AccessToken,
+		Data:          data,
 	}
+}
+
+// fromRecord is the sandbox a record tells of, without a run.
+func fromRecord(record store.Sandbox, d details) *sandbox {
+	s := emptySandbox(record.ID)
+	s.keyID, s.created, s.template = record.KeyID, record.CreatedAt, d.Template
+	s.env, s.timeout, s.quota, s.from, s.saved = record.EnvVars, d.Timeout, d.Quota, d.From, d.Saved
+	s.info = Info{
+		ID:           record.ID,
+		TemplateID:   record.TemplateID,
+		TemplateName: record.TemplateName,
+		BuildID:      record.TemplateBuild,
+		KeyID:        record.KeyID,
+		State:        State(record.State),
+		Reason:       record.Reason,
+		StartedAt:    record.StartedAt,
+		EndAt:        record.EndAt,
+		CPUs:         record.CPUs,
+		MemoryBytes:  record.MemoryBytes,
+		DiskBytes:    record.DiskBytes,
+		Metadata:     record.Metadata,
+		AccessToken:  record.AccessToken,
+		ExecutionID:  d.ExecutionID,
+		Lifecycle:    d.Lifecycle,
+		Network:      d.Network,
+		TrafficToken: d.TrafficToken,
+	}
+	return s
 }

@@ -13,11 +13,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/engine"
@@ -30,12 +32,20 @@ type Network interface {
 	// DialContext connects to a port inside; errors.Is finds ECONNREFUSED when
 	// nothing listens.
 	DialContext(ctx context.Context, port uint16) (net.Conn, error)
+	// Hold lets nothing pass in or out until Release; connections live on.
+	Hold()
+	Release()
+	// Detach lets go of the network: the namespace stays for a process that adopts
+	// it, connections are lost.
+	Detach() error
 	Close() error
 }
 
 // NetworkConfig says how the network of one sandbox is made.
 type NetworkConfig struct {
-	Dir          string // the sandbox's folder
+	Dir string // the sandbox's folder
+	// Adopt takes over the network that a process which is gone made in Dir.
+	Adopt        bool
 	DenyInternet bool
 	// Refused is told of every connection out that was refused. It must not block.
 	Refused func(what, reason string)
@@ -60,11 +70,16 @@ type Config struct {
 	// that made it happen; it may take the time of a database write. Nil is nobody.
 	OnEvent func(Event)
 	Log     *slog.Logger
+	// Keep makes sandboxes outlive the process: Leave and a crash leave them running,
+	// and the next manager with Keep on the data folder adopts them. One manager with
+	// Keep at a time has a data folder.
+	Keep bool
 }
 
 // Manager makes, finds and ends sandboxes. Safe for concurrent use.
 //
-// Lock order: Manager.mu before sandbox.mu; no lock is held over I/O.
+// Lock order: sandbox.changing, Manager.mu, sandbox.mu; but for the first, which
+// is held for whole changes, no lock is held over I/O.
 type Manager struct {
 	config   Config
 	agentDir string // holds the agent program, mounted into every sandbox
@@ -80,6 +95,13 @@ type Manager struct {
 	live  map[string]*sandbox
 	gone  map[string]string // reasons of sandboxes that ended, the newest goneMost
 	goneQ []string
+	rates map[string]*rate.Limiter // of creates, by key
+
+	cpuTime atomic.Int64 // nanoseconds that sandboxes have used
+
+	inUse map[string]int // snapshots that sandboxes are starting from
+
+	snapshots sync.Mutex // held while one is added or removed
 }
 
 var _ Sandboxes = (*Manager)(nil)
@@ -90,18 +112,22 @@ const (
 	defaultProcesses = 512
 	// startPatience bounds one start, waiting for its turn not included.
 	startPatience = 60 * time.Second
-	pruneEvery    = time.Hour
-	teardownEvery = 10 * time.Second
+	// patiencePerGiB comes on top for a saved state.
+	patiencePerGiB = 10 * time.Second
+	pruneEvery     = time.Hour
+	teardownEvery  = 10 * time.Second
 )
 
 // NewManager takes charge of the sandboxes folder of a data folder: it removes
-// what processes that died have left there.
+// what processes that died have left there, and with Keep adopts what they kept.
 func NewManager(ctx context.Context, config Config) (*Manager, error) {
 	m := &Manager{
 		config:   config,
 		starting: make(chan struct{}, max(2, runtime.NumCPU())),
 		live:     map[string]*sandbox{},
 		gone:     map[string]string{},
+		rates:    map[string]*rate.Limiter{},
+		inUse:    map[string]int{},
 	}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if len(config.CABundle) > 0 {
@@ -114,7 +140,7 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 	if m.agentDir, err = m.installAgent(); err != nil {
 		return nil, fmt.Errorf("install agent: %w", err)
 	}
-	if err := m.sweep(ctx); err != nil {
+	if err := m.takeOver(ctx); err != nil {
 		return nil, err
 	}
 	ended, err := config.Store.Sandboxes(ctx, true)
@@ -125,14 +151,20 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 		m.rememberGone(record.ID, record.Reason)
 	}
 	m.work.Go(m.pruneRecords)
+	m.work.Go(m.sample)
 	return m, nil
 }
 
-// pruneRecords forgets sandboxes that ended long ago, until the manager closes.
+// pruneRecords forgets what ended long ago, until the manager closes.
 func (m *Manager) pruneRecords() {
 	for {
 		if _, err := m.config.Store.PruneSandboxes(m.ctx, time.Now().Add(-store.KeepEnded), store.KeepEndedMost); err != nil && m.ctx.Err() == nil {
 			m.config.Log.Error("old records were not removed", "error", err)
+		}
+		if m.config.Keep {
+			if err := m.prune(m.ctx); err != nil && m.ctx.Err() == nil {
+				m.config.Log.Error("files nothing needs were not removed", "error", err)
+			}
 		}
 		select {
 		case <-m.ctx.Done():
@@ -142,20 +174,76 @@ func (m *Manager) pruneRecords() {
 	}
 }
 
-// Close ends every sandbox and returns when nothing is left of them.
+// Close ends every sandbox that runs and returns when nothing is left of them.
+// With Keep the paused ones stay for the next manager, else they end as well.
 func (m *Manager) Close(ctx context.Context) error {
-	m.cancel() // creates under way undo themselves
+	return m.close(func(s *sandbox) error {
+		if m.config.Keep && s.state() == Paused {
+			return m.letGo(ctx, s)
+		}
+		return m.end(ctx, s, "the server was stopped")
+	})
+}
+
+// Leave lets go of every sandbox. With Keep they run on and the next manager
+// adopts them; without it is Close.
+func (m *Manager) Leave(ctx context.Context) error {
+	if !m.config.Keep {
+		return m.Close(ctx)
+	}
+	return m.close(func(s *sandbox) error { return m.letGo(ctx, s) })
+}
+
+func (m *Manager) close(each func(s *sandbox) error) error {
+	m.mu.Lock()
+	m.cancel() // changes under way undo themselves; no new ones are admitted
+	m.mu.Unlock()
 	m.work.Wait()
-	m.mu.RLock()
-	all := slices.Collect(maps.Values(m.live))
-	m.mu.RUnlock()
+	all := m.all()
 	errs := make([]error, len(all))
 	var wait sync.WaitGroup
 	for i, s := range all {
-		wait.Go(func() { errs[i] = m.end(ctx, s, "the server was stopped") })
+		wait.Go(func() { errs[i] = each(s) })
 	}
 	wait.Wait()
 	return errors.Join(errs...)
+}
+
+// letGo forgets a sandbox, running or paused, that stays for the next manager.
+func (m *Manager) letGo(ctx context.Context, s *sandbox) error {
+	select {
+	case s.changing <- struct{}{}: // never given back
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ended:
+		return nil
+	}
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	err := m.record(ctx, s)
+	if r := s.present(); r != nil {
+		r.leave()
+		r.agent.close()
+		r.instance.Detach()
+		err = errors.Join(err, r.network.Detach())
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	m.mu.Lock()
+	delete(m.live, s.id)
+	m.mu.Unlock()
+	return err
+}
+
+// all are the sandboxes there are now.
+func (m *Manager) all() []*sandbox {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Collect(maps.Values(m.live))
 }
 
 // OnStop implements Sandboxes.
@@ -170,14 +258,17 @@ func (m *Manager) Get(id string) (Info, error) {
 	return s.snapshotInfo(), nil
 }
 
-// find returns a sandbox that runs.
+// find returns a sandbox that runs or is paused, or is on its way to either.
 func (m *Manager) find(id string) (*sandbox, error) {
 	m.mu.RLock()
 	s, ok := m.live[id]
 	reason, wasThere := m.gone[id]
 	m.mu.RUnlock()
-	if ok && s.state() == Running {
-		return s, nil
+	if ok {
+		switch s.state() {
+		case Running, Pausing, Paused, Resuming:
+			return s, nil
+		}
 	}
 	if wasThere {
 		return nil, &GoneError{ID: id, Reason: reason}
@@ -185,13 +276,20 @@ func (m *Manager) find(id string) (*sandbox, error) {
 	return nil, fmt.Errorf("%w: no live sandbox has the id %q", ErrNotFound, id)
 }
 
+// findRunning returns a sandbox that runs, and its run.
+func (m *Manager) findRunning(id string) (*sandbox, *run, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := s.running()
+	return s, r, err
+}
+
 // List implements Sandboxes.
 func (m *Manager) List(f Filter) []Info {
-	m.mu.RLock()
-	all := slices.Collect(maps.Values(m.live))
-	m.mu.RUnlock()
 	var found []Info
-	for _, s := range all {
+	for _, s := range m.all() {
 		if info := s.snapshotInfo(); f.matches(info) {
 			found = append(found, info)
 		}
@@ -234,12 +332,30 @@ func (m *Manager) Kill(ctx context.Context, id, reason string) error {
 
 // SetTimeout implements Sandboxes.
 func (m *Manager) SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error) {
-	s, err := m.find(id)
+	s, _, err := m.findRunning(id)
 	if err != nil {
 		return Info{}, err
 	}
-	info := s.setTimeout(d, extendOnly)
-	return info, m.record(m.ctx, s)
+	info := s.setTimeout(d, extendOnly, func() { m.expire(s) })
+	if err := m.record(m.ctx, s); err != nil {
+		return info, err
+	}
+	m.emit(EventUpdated, s, "its timeout was set")
+	return info, nil
+}
+
+// expire does what a sandbox is to do when its time is over.
+func (m *Manager) expire(s *sandbox) {
+	info := s.snapshotInfo()
+	why := "its timeout passed at " + info.EndAt.Format(time.RFC3339)
+	if !info.Lifecycle.PauseOnTimeout {
+		m.end(context.Background(), s, why)
+		return
+	}
+	err := m.pause(context.Background(), s, info.Lifecycle.DiskOnly, why, s.overdue)
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPaused) {
+		m.config.Log.Error("a pause at the timeout failed; it is tried again", "sandbox", s.id, "again_in", pauseAgain, "error", err)
+	}
 }
 
 // Logs implements Sandboxes.
@@ -254,21 +370,21 @@ func (m *Manager) Logs(id string) ([]LogLine, error) {
 // Dial implements Sandboxes. A port that refuses on the sandbox's address may
 // still listen on its loopback; the agent reaches that one.
 func (m *Manager) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
-	s, err := m.find(id)
+	_, r, err := m.findRunning(id)
 	if err != nil {
 		return nil, err
 	}
 	if port == 0 || port == hostapi.HostPort {
 		return nil, ErrPortClosed
 	}
-	conn, err := s.network.DialContext(ctx, port)
+	conn, err := r.network.DialContext(ctx, port)
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return conn, err
 	}
 	if port == hostapi.AgentPort || port == hostapi.CodePort {
 		return nil, ErrPortClosed
 	}
-	return s.agent.tunnel(ctx, port)
+	return r.agent.tunnel(ctx, port)
 }
 
 // Create implements Sandboxes.
@@ -283,97 +399,93 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	s, err := m.admit(req, template)
-	if err != nil {
+	defer m.useSnapshot(template.Snapshot)()
+	s := newSandbox(req, template)
+	if s.from, err = m.sourceOf(template); err != nil {
 		return Info{}, err
 	}
-	// The work outlives a caller that hangs up only to be undone.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(m.ctx, cancel)()
-	defer m.work.Done()
-
-	if err := m.start(ctx, s, template); err != nil {
-		m.fail(ctx, s, err)
+	if err := m.admit(req.Quota, s); err != nil {
+		return Info{}, err
+	}
+	if err := m.create(ctx, s); err != nil {
 		return Info{}, fmt.Errorf("create sandbox from template %s: %w", template.Name, err)
-	}
-	if err := m.record(ctx, s); err != nil {
-		m.end(context.WithoutCancel(ctx), s, "its record could not be written")
-		return Info{}, err
 	}
 	return s.snapshotInfo(), nil
 }
 
-// admit checks the key's limit and enters the new sandbox as starting, in one
-// step, so that no two creates share the last place. On success the caller owes
-// m.work a Done.
-func (m *Manager) admit(req CreateRequest, template store.Template) (*sandbox, error) {
-	s := newSandbox(req, template)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ctx.Err() != nil {
-		return nil, errors.New("the server is stopping")
-	}
-	if req.Quota.Sandboxes > 0 {
-		count := 0
-		for _, other := range m.live {
-			if other.keyID == req.KeyID && other.state() != Ending {
-				count++
-			}
-		}
-		if count >= req.Quota.Sandboxes {
-			return nil, &LimitError{What: "sandboxes at once", Limit: strconv.Itoa(req.Quota.Sandboxes), Flag: "max-sandboxes"}
-		}
-	}
-	m.live[s.id] = s
-	m.work.Add(1)
-	return s, nil
-}
-
-// start takes a sandbox from its record to running.
-func (m *Manager) start(ctx context.Context, s *sandbox, template store.Template) error {
-	if err := m.record(ctx, s); err != nil {
-		return err
-	}
-	select {
-	case m.starting <- struct{}{}:
-		defer func() { <-m.starting }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+// create takes a sandbox that was admitted to running, or undoes all of it.
+func (m *Manager) create(ctx context.Context, s *sandbox) error {
+	defer m.work.Done()
+	// The work outlives a caller that hangs up only to be undone.
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	init := s.init(template)
-	if m.snapshotCA(template.Snapshot) != m.caHash {
-		init.CABundle = m.config.CABundle
-	}
-	files := m.bootFiles(template)
-	if err := m.boot(ctx, s, files, init); err != nil {
-		return err
-	}
-	if files.snapshot == "" && template.StartCmd != "" {
-		if err := s.runStart(ctx, template); err != nil {
-			return err
-		}
-	}
-	s.expire = func() {
-		m.end(context.Background(), s, "its timeout passed at "+s.snapshotInfo().EndAt.Format(time.RFC3339))
-	}
-	if err := s.setState(Running); err != nil {
+	defer context.AfterFunc(m.ctx, cancel)()
+	if err := m.start(ctx, s); err != nil {
+		m.fail(ctx, s, err)
 		return err
 	}
 	s.log.add("lifecycle", "running")
-	go func() {
-		select {
-		case <-s.instance.Done():
-			if s.state() == Running {
-				m.config.Log.Warn("sandbox ended by itself", "sandbox", s.id, "agent", s.log.tail(20))
-			}
-			m.end(context.Background(), s, s.instance.Exit().Reason)
-		case <-s.ended:
-		}
-	}()
+	m.emit(EventCreated, s, "")
 	return nil
+}
+
+// takeTurn waits for the right to start a sandbox: as many start at once as there
+// are processors.
+func (m *Manager) takeTurn(ctx context.Context) error {
+	select {
+	case m.starting <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *Manager) giveTurn() { <-m.starting }
+
+// start takes a sandbox from its record to running.
+func (m *Manager) start(ctx context.Context, s *sandbox) error {
+	if err := m.record(ctx, s); err != nil {
+		return err
+	}
+	if err := m.takeTurn(ctx); err != nil {
+		return err
+	}
+	defer m.giveTurn()
+	bootCtx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	init := s.init()
+	if s.from.CA != m.caHash {
+		init.CABundle = m.config.CABundle
+	}
+	if _, err := m.claimDir(s); err != nil {
+		return err
+	}
+	if err := m.boot(bootCtx, s, init); err != nil {
+		return err
+	}
+	if s.from.memory == "" && s.template.StartCmd != "" {
+		if err := s.runStart(bootCtx); err != nil {
+			return err
+		}
+	}
+	return m.letRun(ctx, s, s.timeout)
+}
+
+// watch ends a sandbox whose processes have ended by themselves, until it is
+// paused, ended or let go.
+func (m *Manager) watch(s *sandbox, r *run) {
+	select {
+	case <-r.left:
+		return
+	case <-r.instance.Done():
+	}
+	select {
+	case <-r.left: // the end was ours
+		return
+	default:
+	}
+	m.config.Log.Warn("sandbox ended by itself", "sandbox", s.id, "agent", s.log.tail(20))
+	m.end(context.Background(), s, r.instance.Exit().Reason)
 }
 
 // fail undoes a start that did not succeed.
@@ -385,10 +497,10 @@ func (m *Manager) fail(ctx context.Context, s *sandbox, cause error) {
 	m.finish(ctx, s)
 }
 
-// end takes a running sandbox down and returns when nothing is left of it,
-// whoever began it.
+// end takes a sandbox down, running or paused, and returns when nothing is left
+// of it, whoever began it.
 func (m *Manager) end(ctx context.Context, s *sandbox, reason string) error {
-	if s.setState(Ending) != nil {
+	if !s.condemn(reason) {
 		select {
 		case <-s.ended:
 			return nil
@@ -396,9 +508,14 @@ func (m *Manager) end(ctx context.Context, s *sandbox, reason string) error {
 			return ctx.Err()
 		}
 	}
-	s.setReason(reason)
+	s.changing <- struct{}{} // a change under way has been told to give up
+	defer func() { <-s.changing }()
+	if err := s.setState(Ending); err != nil {
+		return err
+	}
 	m.config.Log.Info("sandbox ends", "sandbox", s.id, "reason", reason)
 	err := m.finish(context.WithoutCancel(ctx), s)
+	m.emit(EventEnded, s, reason)
 	return err
 }
 
@@ -456,7 +573,7 @@ func (m *Manager) rememberGoneLocked(id, reason string) {
 
 // record writes the sandbox's durable record.
 func (m *Manager) record(ctx context.Context, s *sandbox) error {
-	if err := m.config.Store.PutSandbox(context.WithoutCancel(ctx), s.record()); err != nil {
+	if err := m.config.Store.PutSandbox(context.WithoutCancel(ctx), s.record(m.config.Keep)); err != nil {
 		return fmt.Errorf("write record of %s: %w", s.id, err)
 	}
 	return nil
@@ -466,6 +583,7 @@ func (m *Manager) sandboxesDir() string { return filepath.Join(m.config.DataDir,
 func (m *Manager) sandboxDir(id string) string {
 	return filepath.Join(m.sandboxesDir(), id)
 }
+func (m *Manager) engineDir(id string) string { return filepath.Join(m.sandboxDir(id), "engine") }
 func (m *Manager) imagePath(name string) string {
 	return filepath.Join(m.config.DataDir, "images", name)
 }

@@ -89,6 +89,8 @@ type ResumeRequest struct {
 	Timeout time.Duration `json:"timeout"` // > 0, from now
 	// Reboot drops the saved memory: the sandbox boots afresh from its disk.
 	Reboot bool `json:"reboot,omitempty"`
+
+	onlyWake bool // one that runs keeps the time it has
 }
 
 // ForkRequest says how copies of a running sandbox are made.
@@ -160,6 +162,10 @@ type Sandboxes interface {
 	Fork(ctx context.Context, id string, req ForkRequest) ([]Fork, error)
 	// Snapshot saves a running sandbox as a template, owned by the sandbox's owner.
 	Snapshot(ctx context.Context, id string, req SnapshotRequest) (store.Template, error)
+
+	// DeleteTemplate removes a template by id or name, and its snapshot unless others
+	// need it. Sandboxes made from it live on. ErrTemplateNotFound.
+	DeleteTemplate(ctx context.Context, idOrName string) error
 
 	// Dial opens a connection to a port the sandbox listens on, on any address.
 	// ErrPortClosed.

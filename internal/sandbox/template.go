@@ -79,7 +79,7 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 	if err != nil {
 		return store.Template{}, fmt.Errorf("write template %s: %w", t.Name, err)
 	}
-	return stored, m.pruneSnapshots(ctx)
+	return stored, m.prune(ctx)
 }
 
 // Current tells whether a template's build fits this program: its snapshot is
@@ -143,23 +143,29 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 		return err
 	}
 	defer os.RemoveAll(partial)
-	if err := m.takeSnapshot(ctx, t, filepath.Join(partial, "memory"), progress); err != nil {
+	if err := m.takeSnapshot(ctx, t, filepath.Join(partial, memoryName), progress); err != nil {
 		return err
 	}
-	meta, err := json.Marshal(snapshotMeta{CAHash: m.caHash, Engine: t.EngineHash})
+	return m.commitSnapshot(t.Snapshot, snapshotMeta{CAHash: m.caHash, Engine: t.EngineHash})
+}
+
+// commitSnapshot gives a snapshot that was written beside its place its name.
+func (m *Manager) commitSnapshot(name string, about snapshotMeta) error {
+	meta, err := json.Marshal(about)
 	if err != nil {
 		return err
 	}
+	partial := m.snapshotDir(name + partialSuffix)
 	if err := os.WriteFile(filepath.Join(partial, "snapshot.json"), meta, 0o600); err != nil {
 		return err
 	}
 	if err := syncFiles(partial); err != nil { // the name below must not outlive what it names
 		return err
 	}
-	if err := os.RemoveAll(m.snapshotDir(t.Snapshot)); err != nil {
+	if err := os.RemoveAll(m.snapshotDir(name)); err != nil {
 		return err
 	}
-	return os.Rename(partial, m.snapshotDir(t.Snapshot))
+	return os.Rename(partial, m.snapshotDir(name))
 }
 
 // syncFiles brings the file system that holds dir to the disk.
@@ -174,6 +180,7 @@ func syncFiles(dir string) error {
 // takeSnapshot boots the template once and checkpoints it into the folder to.
 func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string, progress func(string)) (err error) {
 	s := newSandbox(CreateRequest{}, t)
+	s.from = m.coldSource()
 	defer func() {
 		if err != nil {
 			if tail := s.log.tail(20); tail != "" {
@@ -183,33 +190,38 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 		err = errors.Join(err, m.teardown(context.WithoutCancel(ctx), s))
 	}()
 	progress("booting")
-	init := s.init(t)
-	init.AccessToken, init.CABundle = "", m.config.CABundle
-	files := bootFiles{image: m.imagePath(t.Image), agent: m.agentDir}
-	if err := m.boot(ctx, s, files, init); err != nil {
+	s.info.AccessToken = ""
+	init := s.init()
+	init.CABundle = m.config.CABundle
+	if _, err := m.claimDir(s); err != nil {
 		return err
 	}
+	if err := m.boot(ctx, s, init); err != nil {
+		return err
+	}
+	r := s.present()
 	if len(t.Kernels) > 0 {
 		progress(fmt.Sprintf("warming kernels %v", t.Kernels))
-		if err := s.agent.warm(ctx, t.Kernels); err != nil {
+		if err := r.agent.warm(ctx, t.Kernels); err != nil {
 			return err
 		}
 	}
 	if t.StartCmd != "" {
 		progress("running the start command")
-		if err := s.runStart(ctx, t); err != nil {
+		if err := s.runStart(ctx); err != nil {
 			return err
 		}
 	}
-	s.agent.close()
+	r.agent.close()
 	progress("taking the snapshot")
-	return s.instance.Checkpoint(ctx, to)
+	return r.instance.Checkpoint(ctx, to)
 }
 
 // runStart runs the template's start command and waits until it is ready.
-func (s *sandbox) runStart(ctx context.Context, t store.Template) error {
+func (s *sandbox) runStart(ctx context.Context) error {
+	t, r := s.template, s.present()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return s.network.DialContext(ctx, hostapi.AgentPort)
+		return r.network.DialContext(ctx, hostapi.AgentPort)
 	}}
 	defer transport.CloseIdleConnections()
 	client := processconnect.NewProcessClient(&http.Client{Transport: transport}, "http://agent")
@@ -271,17 +283,34 @@ func (s *sandbox) shell(t store.Template, command string) *connect.Request[proce
 	return request
 }
 
-// pruneSnapshots removes the snapshots no template refers to, and what killed
-// builds left.
-func (m *Manager) pruneSnapshots(ctx context.Context) error {
+// prune removes the snapshots no template refers to, what killed builds left, and
+// the engine programs that nothing was written by.
+func (m *Manager) prune(ctx context.Context) error {
 	templates, err := m.config.Store.Templates(ctx)
 	if err != nil {
 		return err
 	}
-	wanted := map[string]bool{}
-	for _, t := range templates {
-		wanted[t.Snapshot] = true
+	records, err := m.config.Store.Sandboxes(ctx, false)
+	if err != nil {
+		return err
 	}
+	snapshots, engines := map[string]bool{}, map[string]bool{}
+	for _, t := range templates {
+		snapshots[t.Snapshot], engines[t.EngineHash] = true, true
+	}
+	for _, record := range records {
+		var d details
+		if json.Unmarshal(record.Data, &d) == nil {
+			engines[d.From.Engine] = true
+		}
+	}
+	return errors.Join(
+		m.pruneSnapshots(snapshots),
+		m.config.Engine.Prune(func(version string) bool { return engines[version] }),
+	)
+}
+
+func (m *Manager) pruneSnapshots(wanted map[string]bool) error {
 	entries, err := os.ReadDir(m.snapshotDir(""))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

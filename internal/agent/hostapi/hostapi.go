@@ -45,8 +45,11 @@ type Init struct {
 	TemplateID string `json:"templateID"`
 	// AccessToken guards the agent port and /execute. Empty leaves them open,
 	// which happens only while a template is being built.
-	AccessToken string            `json:"accessToken,omitempty"`
-	EnvVars     map[string]string `json:"envVars,omitempty"`
+	AccessToken string `json:"accessToken,omitempty"`
+	// Resumed: the same sandbox goes on. Kernels are given no variables again and
+	// nothing is reseeded.
+	Resumed bool              `json:"resumed,omitempty"`
+	EnvVars map[string]string `json:"envVars,omitempty"`
 	// DefaultUser and DefaultWorkdir apply to requests that name none; empty
 	// keeps "user" and that user's home.
 	DefaultUser    string    `json:"defaultUser,omitempty"`

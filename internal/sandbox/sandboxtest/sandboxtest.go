@@ -118,7 +118,7 @@ func Open(ctx context.Context, dir string, options ...Option) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := gvisor.New(gvisor.Config{Scope: gvisor.Scope(dir), Executable: os.Getenv("TOMBOLO_TEST_RUNSC")})
+	engine, err := gvisor.New(gvisor.Config{Scope: gvisor.Scope(dir), Executable: os.Getenv("TOMBOLO_TEST_RUNSC"), Programs: os.Getenv("TOMBOLO_TEST_PROGRAMS")})
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,11 @@ func (w *World) Close(ctx context.Context) error {
 
 // Network makes a gateway that lets nothing out.
 func Network(ctx context.Context, c sandbox.NetworkConfig) (sandbox.Network, error) {
-	network, err := gateway.New(ctx, gateway.Config{
+	open := gateway.New
+	if c.Adopt {
+		open = gateway.Adopt
+	}
+	network, err := open(ctx, gateway.Config{
 		Dir:    c.Dir,
 		Policy: gateway.DenyAll{},
 		Log:    slog.New(slog.DiscardHandler),

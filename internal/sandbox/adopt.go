@@ -1,0 +1,228 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/engine"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// takeOver puts the sandboxes folder in order when a manager starts. What belongs
+// to a living process stays. What a server kept is adopted by a manager with Keep,
+// and left alone by another. The rest is removed: folders, processes, control
+// groups, networks; and the records say so.
+func (m *Manager) takeOver(ctx context.Context) error {
+	unlock, err := m.lockSandboxes()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	records, err := m.config.Store.Sandboxes(ctx, false)
+	if err != nil {
+		return fmt.Errorf("read sandboxes: %w", err)
+	}
+	keep := map[string]bool{}
+	var kept []*sandbox
+	var swept []store.Sandbox
+	for _, record := range records {
+		s, lock, err := m.judge(record)
+		switch {
+		case errors.Is(err, unix.EWOULDBLOCK): // it is another process's
+			keep[record.ID] = true
+		case err != nil:
+			return fmt.Errorf("take over sandbox %s: %w", record.ID, err)
+		case s == nil:
+			swept = append(swept, record)
+		default:
+			keep[record.ID] = true
+			if m.config.Keep {
+				s.lock = lock
+				kept = append(kept, s)
+			}
+		}
+		if lock != nil && (s == nil || !m.config.Keep) {
+			lock.Close()
+		}
+	}
+	if err := m.sweep(ctx, keep); err != nil {
+		return err
+	}
+	for _, record := range swept {
+		if err := m.recordEnd(ctx, record, "the server that ran it was killed"); err != nil {
+			return err
+		}
+	}
+	return m.adoptAll(ctx, kept)
+}
+
+// judge tells what is to become of the sandbox of a record: nil to be removed, or
+// else one to be kept. The folder's lock is returned where there is a folder;
+// EWOULDBLOCK says that a living process has it.
+func (m *Manager) judge(record store.Sandbox) (*sandbox, *os.File, error) {
+	dir := m.sandboxDir(record.ID)
+	if _, err := os.Stat(dir); err != nil {
+		return nil, nil, nil // it was never begun
+	}
+	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return nil, nil, err
+	}
+	var d details
+	if json.Unmarshal(record.Data, &d) != nil || !d.Kept {
+		return nil, lock, nil
+	}
+	if state := State(record.State); state != Running && state != Paused {
+		return nil, lock, nil
+	}
+	return fromRecord(record, d), lock, nil
+}
+
+// sweep removes every sandbox that keep does not have.
+func (m *Manager) sweep(ctx context.Context, keep map[string]bool) error {
+	entries, err := os.ReadDir(m.sandboxesDir())
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		id := entry.Name()
+		if !entry.IsDir() || keep[id] {
+			continue
+		}
+		err := m.sweepOne(ctx, id)
+		if errors.Is(err, unix.EWOULDBLOCK) { // made by a living process, its record to come
+			keep[id] = true
+		} else if err != nil {
+			return fmt.Errorf("remove what is left of sandbox %s: %w", id, err)
+		}
+	}
+	if err := m.config.Engine.SweepOthers(ctx, func(id string) bool { return keep[id] }); err != nil {
+		return fmt.Errorf("remove leftover processes: %w", err)
+	}
+	return nil
+}
+
+// sweepOne returns EWOULDBLOCK when a living process has the sandbox.
+func (m *Manager) sweepOne(ctx context.Context, id string) error {
+	dir := m.sandboxDir(id)
+	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	m.config.Log.Info("removing a sandbox whose server is gone", "sandbox", id)
+	if err := m.sweepRun(ctx, id); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// sweepRun removes what is left of the processes of a sandbox.
+func (m *Manager) sweepRun(ctx context.Context, id string) error {
+	if err := m.config.Engine.Sweep(ctx, id, m.engineDir(id)); err != nil {
+		return err
+	}
+	if err := m.config.SweepNetwork(m.sandboxDir(id)); err != nil {
+		return err
+	}
+	return os.RemoveAll(m.engineDir(id))
+}
+
+func (m *Manager) recordEnd(ctx context.Context, record store.Sandbox, reason string) error {
+	record.State, record.Reason, record.EndedAt = string(Ended), reason, time.Now().UTC()
+	return m.config.Store.PutSandbox(ctx, record)
+}
+
+// adoptAll takes charge of the sandboxes a server kept, all at once.
+func (m *Manager) adoptAll(ctx context.Context, kept []*sandbox) error {
+	errs := make([]error, len(kept))
+	var wait sync.WaitGroup
+	for i, s := range kept {
+		wait.Go(func() { errs[i] = m.adopt(ctx, s) })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// adopt takes charge of one: of its processes, or of its saved state. One whose
+// processes have ended meanwhile is removed and its record says why.
+func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
+	but := ""
+	if s.saved != nil {
+		but = s.saved.Name
+	}
+	if err := m.removeStates(s.id, but); err != nil {
+		return err
+	}
+	if s.info.State == Paused {
+		return m.adoptPaused(ctx, s)
+	}
+	err := m.adoptRun(ctx, s)
+	if err == nil {
+		s.log.add("lifecycle", "taken over by a new server")
+		m.config.Log.Info("sandbox taken over", "sandbox", s.id)
+		return nil
+	}
+	m.config.Log.Warn("a sandbox could not be taken over", "sandbox", s.id, "error", err)
+	reason := "it could not be taken over by a new server: " + err.Error()
+	if errors.Is(err, engine.ErrGone) {
+		reason = "its processes ended while there was no server"
+	}
+	if r := s.present(); r != nil {
+		r.leave()
+		if r.agent != nil {
+			r.agent.close()
+		}
+		if r.network != nil {
+			err = r.network.Close()
+		}
+	}
+	s.lock.Close()
+	if err := m.sweepOne(ctx, s.id); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", s.id, err)
+	}
+	return m.recordEnd(ctx, s.record(true), reason)
+}
+
+func (m *Manager) adoptPaused(ctx context.Context, s *sandbox) error {
+	if err := m.sweepRun(ctx, s.id); err != nil {
+		return fmt.Errorf("remove what is left of the last run of sandbox %s: %w", s.id, err)
+	}
+	if s.saved == nil {
+		return fmt.Errorf("the record of paused sandbox %s names no saved state", s.id)
+	}
+	m.enter(s)
+	return nil
+}
+
+func (m *Manager) enter(s *sandbox) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.live[s.id] = s
+}
+
+func (m *Manager) adoptRun(ctx context.Context, s *sandbox) error {
+	r := m.newRun(s)
+	if err := m.makeNetwork(ctx, s, r, true); err != nil {
+		return err
+	}
+	instance, err := m.config.Engine.Adopt(ctx, m.spec(s, r))
+	if err != nil {
+		return err
+	}
+	r.instance = instance
+	m.enter(s)
+	s.mu.Lock()
+	s.timer = time.AfterFunc(time.Until(s.info.EndAt), func() { m.expire(s) })
+	s.mu.Unlock()
+	go m.watch(s, r)
+	return nil
+}

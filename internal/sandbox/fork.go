@@ -1,0 +1,270 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Fork implements Sandboxes. Copies that the quota has no place for are errors
+// among the results; when it has place for none nothing is done.
+func (m *Manager) Fork(ctx context.Context, id string, req ForkRequest) ([]Fork, error) {
+	if req.Count < 1 || req.Count > MaxForks {
+		return nil, &InvalidError{fmt.Sprintf("the count must be 1 to %d, not %d", MaxForks, req.Count)}
+	}
+	if req.Timeout <= 0 {
+		return nil, &InvalidError{"the timeout must be greater than zero"}
+	}
+	parent, _, err := m.findRunning(id)
+	if err != nil {
+		return nil, err
+	}
+	forks := make([]Fork, req.Count)
+	copies := make([]*sandbox, req.Count)
+	admitted := 0
+	for i := range forks {
+		copies[i] = parent.copy(req)
+		if forks[i].Err = m.admit(req.Quota, copies[i]); forks[i].Err == nil {
+			admitted++
+		}
+	}
+	if admitted == 0 {
+		return nil, forks[0].Err
+	}
+	shared, err := m.saveShared(ctx, parent, "fork-"+newID())
+	if err != nil {
+		for i := range forks {
+			if forks[i].Err == nil {
+				m.fail(ctx, copies[i], err)
+				m.work.Done()
+			}
+		}
+		return nil, fmt.Errorf("fork sandbox %s: %w", id, err)
+	}
+	defer shared.discard()
+	var starts sync.WaitGroup
+	for i := range forks {
+		if forks[i].Err != nil {
+			continue
+		}
+		starts.Go(func() {
+			copies[i].from = shared.from
+			if err := m.create(ctx, copies[i]); err != nil {
+				forks[i].Err = fmt.Errorf("fork sandbox %s: %w", id, err)
+				return
+			}
+			forks[i].Info = copies[i].snapshotInfo()
+		})
+	}
+	starts.Wait()
+	m.emit(EventCheckpointed, parent, "forked into "+strconv.Itoa(admitted))
+	return forks, nil
+}
+
+// copy is a new sandbox with the settings of this one and an identity of its own.
+func (s *sandbox) copy(req ForkRequest) *sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return newSandbox(CreateRequest{
+		KeyID: s.keyID, Quota: req.Quota, Timeout: req.Timeout,
+		Metadata: s.info.Metadata, EnvVars: s.env, Lifecycle: s.info.Lifecycle, Network: s.info.Network,
+	}, s.template)
+}
+
+// sharedState is a saved state beside the snapshots of templates, of which
+// sandboxes are started. Its lock tells other processes that it is in use.
+type sharedState struct {
+	m    *Manager
+	name string
+	from source // what those sandboxes start from
+	lock *os.File
+}
+
+// saveShared writes the state of a running sandbox, which stands still meanwhile.
+// The caller discards it.
+func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string) (*sharedState, error) {
+	ctx, done, err := s.change(ctx, m.ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	r, err := s.running()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(m.snapshotDir(""), 0o711); err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(m.snapshotDir(name+lockSuffix), unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	shared := &sharedState{m: m, name: name, from: s.from, lock: lock}
+	partial := m.snapshotDir(name + partialSuffix)
+	shared.from.memory, shared.from.disk = filepath.Join(partial, memoryName), ""
+	err = os.Mkdir(partial, 0o711)
+	if err == nil {
+		err = checkpoint(ctx, r, partial, false)
+	}
+	if err != nil {
+		shared.discard()
+		return nil, err
+	}
+	return shared, nil
+}
+
+// discard removes the state unless it became a snapshot.
+func (st *sharedState) discard() {
+	err := errors.Join(
+		os.RemoveAll(st.m.snapshotDir(st.name+partialSuffix)),
+		os.Remove(st.m.snapshotDir(st.name+lockSuffix)), st.lock.Close(),
+	)
+	if err != nil {
+		st.m.config.Log.Error("a saved state was not removed; the next prune does it", "name", st.name, "error", err)
+	}
+}
+
+// Snapshot implements Sandboxes.
+func (m *Manager) Snapshot(ctx context.Context, id string, req SnapshotRequest) (store.Template, error) {
+	s, _, err := m.findRunning(id)
+	if err != nil {
+		return store.Template{}, err
+	}
+	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil {
+		return store.Template{}, err
+	}
+	shared, err := m.saveShared(ctx, s, "of-"+newID())
+	if err != nil {
+		return store.Template{}, fmt.Errorf("take a snapshot of sandbox %s: %w", id, err)
+	}
+	defer shared.discard()
+	t, err := m.addSnapshot(ctx, s, shared, req)
+	if err != nil {
+		return store.Template{}, fmt.Errorf("take a snapshot of sandbox %s: %w", id, err)
+	}
+	m.emit(EventCheckpointed, s, "snapshot "+t.ID)
+	return t, nil
+}
+
+// mayAddSnapshot checks name and quota.
+func (m *Manager) mayAddSnapshot(ctx context.Context, keyID string, req SnapshotRequest) error {
+	templates, err := m.config.Store.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	count := 1
+	for _, t := range templates {
+		if t.Name != "" && t.Name == req.Name {
+			if t.KeyID != keyID {
+				return &InvalidError{fmt.Sprintf("the name %q belongs to a template of somebody else: choose another", req.Name)}
+			}
+			if t.SourceSandbox == "" {
+				return &InvalidError{fmt.Sprintf("the name %q belongs to a template that was built: choose another, or delete that one", req.Name)}
+			}
+			count-- // it is replaced
+		}
+		if t.SourceSandbox != "" && t.KeyID == keyID {
+			count++
+		}
+	}
+	if limit := req.Quota.Snapshots; limit > 0 && count > limit {
+		return &LimitError{What: "snapshots", Limit: strconv.Itoa(limit), Flag: "max-snapshots"}
+	}
+	return nil
+}
+
+// addSnapshot makes the shared state a snapshot and writes its record.
+func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedState, req SnapshotRequest) (store.Template, error) {
+	m.snapshots.Lock()
+	defer m.snapshots.Unlock()
+	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil { // another was faster
+		return store.Template{}, err
+	}
+	if err := m.commitSnapshot(shared.name, snapshotMeta{CAHash: shared.from.CA, Engine: shared.from.Engine}); err != nil {
+		return store.Template{}, err
+	}
+	t := s.asTemplate(req.Name, shared)
+	t.SizeBytes = diskBlocks(m.snapshotDir(shared.name)) + diskBlocks(m.imagePath(t.Image))
+	stored, replaced, err := m.config.Store.PutTemplate(ctx, t)
+	if err != nil {
+		return store.Template{}, errors.Join(err, os.RemoveAll(m.snapshotDir(shared.name)))
+	}
+	m.removeSnapshot(ctx, replaced.Snapshot)
+	return stored, nil
+}
+
+// asTemplate is the record of a snapshot of the sandbox.
+func (s *sandbox) asTemplate(name string, shared *sharedState) store.Template {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.template
+	t.ID, t.Name, t.KeyID, t.CreatedAt = newID()[1:], name, s.keyID, time.Now().UTC()
+	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
+	t.Snapshot, t.AgentHash, t.EngineHash = shared.name, shared.from.Agent, shared.from.Engine
+	t.SourceSandbox, t.RecipeHash = s.id, ""
+	t.EnvVars = maps.Clone(t.EnvVars)
+	if t.EnvVars == nil {
+		t.EnvVars = map[string]string{}
+	}
+	maps.Copy(t.EnvVars, s.env)
+	return t
+}
+
+// DeleteTemplate implements Sandboxes.
+func (m *Manager) DeleteTemplate(ctx context.Context, idOrName string) error {
+	m.snapshots.Lock()
+	defer m.snapshots.Unlock()
+	t, err := m.config.Store.DeleteTemplate(ctx, idOrName)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w: %q", ErrTemplateNotFound, idOrName)
+	}
+	if err != nil {
+		return err
+	}
+	m.removeSnapshot(ctx, t.Snapshot)
+	return nil
+}
+
+// useSnapshot keeps a snapshot from being removed until done is called.
+func (m *Manager) useSnapshot(name string) (done func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inUse[name]++
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.inUse[name]--; m.inUse[name] == 0 {
+			delete(m.inUse, name)
+		}
+	}
+}
+
+// removeSnapshot removes a snapshot whose record is gone, unless another record
+// names it or a sandbox is just starting from it: then a later prune does it.
+func (m *Manager) removeSnapshot(ctx context.Context, name string) {
+	if name == "" {
+		return
+	}
+	templates, err := m.config.Store.Templates(ctx)
+	m.mu.RLock()
+	used := m.inUse[name] > 0
+	m.mu.RUnlock()
+	if err != nil || used || slices.ContainsFunc(templates, func(t store.Template) bool { return t.Snapshot == name }) {
+		return
+	}
+	if err := os.RemoveAll(m.snapshotDir(name)); err != nil {
+		m.config.Log.Error("a snapshot was not removed; a later prune does it", "snapshot", name, "error", err)
+	}
+}
