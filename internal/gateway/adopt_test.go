@@ -119,6 +119,47 @@ func TestNetworkOfADeadDaemonIsAdopted(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, "netns"))
 }
 
+func TestDetachedNetworkIsAdopted(t *testing.T) {
+	dir := t.TempDir()
+	n := newNetwork(t, func(c *gateway.Config) { c.Dir = dir })
+	inside, outside := pair(t, n)
+	listener := listenInside(t, n)
+	port := uint16(listener.Addr().(*net.TCPAddr).Port)
+	in, err := n.DialContext(context.Background(), port)
+	require.NoError(t, err)
+	peer, err := listener.Accept()
+	require.NoError(t, err)
+	defer peer.Close()
+	require.NoError(t, n.Detach())
+	_, err = in.Read(make([]byte, 1))
+	require.ErrorIs(t, err, gateway.ErrClosed)
+	expectEnd(t, outside)
+
+	n, err = gateway.Adopt(context.Background(), gateway.Config{Dir: dir, Policy: loopback{}})
+	require.NoError(t, err)
+	defer n.Close()
+	expectEnd(t, inside)
+	expectEnd(t, peer)
+	conn, err := n.DialContext(context.Background(), port)
+	require.NoError(t, err)
+	conn.Close()
+	inside, outside = pair(t, n)
+	send(t, inside, "new")
+	expect(t, outside, "new")
+	require.NoError(t, n.Close())
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// expectEnd waits for the end of a connection, polite or not.
+func expectEnd(t *testing.T, conn net.Conn) {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+	_, err := io.Copy(io.Discard, conn)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the connection should have ended")
+}
+
 func TestNetworkOfADeadDaemonIsSwept(t *testing.T) {
 	dir := leftBehind(t)
 	_, err := gateway.New(context.Background(), gateway.Config{Dir: dir})
@@ -234,9 +275,7 @@ func TestRunningSandboxKeepsItsNetworkWhenTheDaemonIsKilled(t *testing.T) {
 	}
 	d.kill()
 	for _, conn := range outside { // the kernel ends those of the dead
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
-		_, err := io.Copy(io.Discard, conn)
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		expectEnd(t, conn)
 	}
 
 	began := time.Now()

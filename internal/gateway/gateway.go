@@ -82,10 +82,16 @@ type Network struct {
 	allowed map[closer]Request // those of open that a policy allowed
 	leaving []*insideConn      // closed, with data the sandbox has not taken
 	working sync.WaitGroup     // every goroutine that is not the stack's
-	close   func() error       // once
-
-	detached atomic.Bool
+	end     func(ending) error // once
 }
+
+// ending is how a network ends for this process.
+type ending int
+
+const (
+	closing   ending = iota // nothing stays
+	detaching               // the namespace stays, for a process that adopts it
+)
 
 // policyBox lets an atomic pointer hold an interface.
 type policyBox struct{ Policy }
@@ -151,7 +157,12 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		allowed:   map[closer]Request{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.close = sync.OnceValue(n.tearDown)
+	var once sync.Once
+	var result error
+	n.end = func(how ending) error {
+		once.Do(func() { result = n.tearDown(how) })
+		return result
+	}
 	n.SetPolicy(cfg.Policy)
 	return n
 }
@@ -171,16 +182,18 @@ func (n *Network) Reset() error { return n.namespace.configure() }
 // Close ends every connection, those outside with a reset, and removes the stack,
 // the device, the mount and the namespace. Frames that a held network kept back
 // are dropped. A sandbox that still runs in it keeps a dead network. Close
-// again returns the first result.
-func (n *Network) Close() error { return n.close() }
+// again, or after Detach, returns the first result.
+func (n *Network) Close() error { return n.end(closing) }
 
-// Detach is Close, but the namespace and the device stay, for Adopt.
-func (n *Network) Detach() error {
-	n.detached.Store(true)
-	return n.close()
-}
+// Detach is Close for a network that somebody is to adopt: a sandbox in it runs
+// on, and what it sends meanwhile is lost.
+func (n *Network) Detach() error { return n.end(detaching) }
 
-func (n *Network) tearDown() error {
+func (n *Network) tearDown(how ending) error {
+	var errs []error
+	if how == detaching { // before the connections end, which are to stay in it
+		errs = append(errs, n.ledger.close())
+	}
 	n.mu.Lock()
 	n.closed = true
 	open := n.open
@@ -197,18 +210,18 @@ func (n *Network) tearDown() error {
 	if n.stack != nil {
 		n.stack.Close()
 	}
-	remove := n.namespace.remove
-	if n.detached.Load() {
-		remove = n.namespace.closeFiles
+	if how == detaching {
+		errs = append(errs, n.namespace.closeFiles())
+	} else {
+		errs = append(errs, n.namespace.remove(), n.ledger.close(), removeLedger(n.dir))
 	}
-	err := errors.Join(remove(), n.ledger.close())
 	if n.stack != nil {
 		n.link.Wait() // the reader needs a lock that stack.Wait holds while it waits for it
 		n.stack.Wait()
 	}
 	n.working.Wait()
 	n.events.wait()
-	return err
+	return errors.Join(errs...)
 }
 
 // track registers c to be aborted with the network. It reports false, and c

@@ -93,14 +93,14 @@ func (l *ledger) write(place int64, entry [ledgerEntry]byte) {
 	}
 }
 
-// close removes the file.
+// close leaves the file as it is.
 func (l *ledger) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil {
 		return nil
 	}
-	err := errors.Join(l.file.Close(), os.Remove(l.file.Name()))
+	err := l.file.Close()
 	l.file = nil
 	return err
 }
