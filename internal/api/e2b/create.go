@@ -2,7 +2,6 @@ package e2b
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -45,6 +44,12 @@ type newSandbox struct {
 	AllowInternetAccess *bool             `json:"allow_internet_access"`
 	Metadata            map[string]string `json:"metadata"`
 	EnvVars             map[string]string `json:"envVars"`
+	AutoPause           bool              `json:"autoPause"`
+	AutoPauseMemory     *bool             `json:"autoPauseMemory"`
+	AutoResume          struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	Network networkOptions `json:"network"`
 	laterOptions
 }
 
@@ -65,7 +70,7 @@ func (a *api) create(g generation) handler {
 			return err
 		}
 		req.Template = t.ID
-		info, err := a.repeats.once(r.Context(), k.ID, r.Header.Get("Idempotency-Key"), body, func(ctx context.Context) (sandbox.Info, error) {
+		info, err := once(a.repeats, r, k, body, func(ctx context.Context) (sandbox.Info, error) {
 			return a.sandboxes.Create(ctx, req)
 		})
 		if errors.Is(err, sandbox.ErrTemplateNotFound) { // deleted just now
@@ -81,36 +86,73 @@ func (a *api) create(g generation) handler {
 
 // createRequest checks everything but the template, which it leaves out.
 func createRequest(body newSandbox, g generation, k store.Key) (sandbox.CreateRequest, error) {
-	timeout, err := timeout(body.Timeout, g, k)
+	timeout, err := timeout(body.Timeout, g.defaultTimeout, k)
 	if err != nil {
 		return sandbox.CreateRequest{}, err
 	}
-	deny, err := body.check()
+	lifecycle, err := body.lifecycle()
 	if err != nil {
 		return sandbox.CreateRequest{}, err
 	}
-	if err := errors.Join(checkTemplate(body.TemplateID), checkMetadata(body.Metadata), checkEnvVars(body.EnvVars)); err != nil {
+	network, err := body.Network.parse()
+	if err != nil {
+		return sandbox.CreateRequest{}, err
+	}
+	if body.AllowInternetAccess != nil && !*body.AllowInternetAccess {
+		network.DenyInternet = true
+	}
+	if err := errors.Join(body.laterOptions.check(), checkTemplate(body.TemplateID), checkMetadata(body.Metadata), checkEnvVars(body.EnvVars)); err != nil {
 		return sandbox.CreateRequest{}, err
 	}
 	return sandbox.CreateRequest{
-		KeyID:    k.ID,
-		Quota:    sandbox.Quota{Sandboxes: k.MaxSandboxes},
-		Timeout:  timeout,
-		Metadata: body.Metadata,
-		EnvVars:  body.EnvVars,
-		Network:  sandbox.NetworkOptions{DenyInternet: deny || body.AllowInternetAccess != nil && !*body.AllowInternetAccess},
+		KeyID:     k.ID,
+		Quota:     quota(k),
+		Timeout:   timeout,
+		Metadata:  body.Metadata,
+		EnvVars:   body.EnvVars,
+		Lifecycle: lifecycle,
+		Network:   network,
 	}, nil
+}
+
+// lifecycle checks what goes together, by the rules that clients check too.
+// autoPauseMemory without autoPause is of no consequence.
+func (b newSandbox) lifecycle() (sandbox.Lifecycle, error) {
+	diskOnly := b.AutoPauseMemory != nil && !*b.AutoPauseMemory
+	switch {
+	case b.AutoResume.Enabled && !b.AutoPause:
+		return sandbox.Lifecycle{}, invalid("autoResume needs autoPause: true, since only a sandbox that is paused at its timeout can be resumed by traffic")
+	case b.AutoResume.Enabled && diskOnly:
+		return sandbox.Lifecycle{}, invalid("autoResume needs the memory: leave autoPauseMemory: false out, or autoResume and connect to the sandbox to resume it")
+	}
+	return sandbox.Lifecycle{
+		PauseOnTimeout: b.AutoPause,
+		DiskOnly:       b.AutoPause && diskOnly,
+		AutoResume:     b.AutoResume.Enabled,
+	}, nil
+}
+
+// quota is what the core holds a key to.
+func quota(k store.Key) sandbox.Quota {
+	return sandbox.Quota{
+		Sandboxes:   k.MaxSandboxes,
+		CreateRate:  k.MaxCreateRate,
+		CPUs:        k.MaxCPUs,
+		MemoryBytes: k.MaxMemory,
+		DiskBytes:   k.MaxDisk,
+		Snapshots:   k.MaxSnapshots,
+	}
 }
 
 // timeout checks the seconds a request gave; nil takes the default, or the key's
 // limit where that is less.
-func timeout(seconds *int64, g generation, k store.Key) (time.Duration, error) {
+func timeout(seconds *int64, byDefault time.Duration, k store.Key) (time.Duration, error) {
 	limit := maxTimeout
 	if k.MaxTimeout > 0 {
 		limit = min(limit, k.MaxTimeout)
 	}
 	if seconds == nil {
-		return min(g.defaultTimeout, limit), nil
+		return min(byDefault, limit), nil
 	}
 	if *seconds <= 0 {
 		return 0, invalid("timeout must be more than 0 seconds, not %d", *seconds)
@@ -172,13 +214,4 @@ func bytesOf(m map[string]string) int {
 
 func templateNotFound(template string) error {
 	return failure(http.StatusNotFound, "template '%s' not found: `tombolo template list` shows what is here, `tombolo template build` makes one", template)
-}
-
-// given tells whether a field was sent with something in it.
-func given(raw json.RawMessage) bool {
-	switch strings.Join(strings.Fields(string(raw)), "") {
-	case "", "null", "{}", "[]", `""`:
-		return false
-	}
-	return true
 }

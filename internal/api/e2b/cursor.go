@@ -3,25 +3,24 @@ package e2b
 import (
 	"cmp"
 	"encoding/base64"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
-// cursor is the place in a list after which the next page begins: that of the
-// last sandbox shown, which may have ended meanwhile. The zero cursor is the
+// cursor is the place of one element in a list: when it began and its id, which
+// tells apart what began together. The last one of a page is where the next page
+// begins, though the element may be gone by then. The zero cursor is the
 // beginning.
 type cursor struct {
-	startedAt time.Time
-	id        string
+	at time.Time
+	id string
 }
-
-func cursorAt(info sandbox.Info) cursor { return cursor{info.StartedAt.UTC(), info.ID} }
 
 // String is the token clients hand back.
 func (c cursor) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(c.startedAt.Format(time.RFC3339Nano) + "__" + c.id))
+	return base64.RawURLEncoding.EncodeToString([]byte(c.at.Format(time.RFC3339Nano) + "__" + c.id))
 }
 
 func parseCursor(token string) (cursor, error) {
@@ -36,21 +35,36 @@ func parseCursor(token string) (cursor, error) {
 	if !ok || id == "" {
 		return cursor{}, badCursor()
 	}
-	startedAt, err := time.Parse(time.RFC3339Nano, at)
+	begun, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
 		return cursor{}, badCursor()
 	}
-	return cursor{startedAt, id}, nil
+	return cursor{begun, id}, nil
 }
 
 func badCursor() error {
 	return invalid("nextToken is none of this server's: take it from the header X-Next-Token of the page before")
 }
 
-// precedes tells whether a sandbox comes after the cursor.
-func (c cursor) precedes(info sandbox.Info, ascending bool) bool {
-	if c.id == "" {
-		return true
+// compare orders cursors by time, then by id.
+func (c cursor) compare(other cursor, ascending bool) int {
+	order := cmp.Or(c.at.Compare(other.at), cmp.Compare(c.id, other.id))
+	if ascending {
+		return order
 	}
-	return directed(cmp.Or(c.startedAt.Compare(info.StartedAt), cmp.Compare(c.id, info.ID)), ascending) < 0
+	return -order
+}
+
+// page answers one page of a list in order: what comes after a cursor, limit at
+// most. It says in the header where the next one begins.
+func page[T any](w http.ResponseWriter, all []T, place func(T) cursor, after cursor, ascending bool, limit int) []T {
+	slices.SortFunc(all, func(x, y T) int { return place(x).compare(place(y), ascending) })
+	if after.id != "" {
+		all = slices.DeleteFunc(all, func(x T) bool { return after.compare(place(x), ascending) >= 0 })
+	}
+	if len(all) > limit {
+		all = all[:limit]
+		w.Header().Set("X-Next-Token", place(all[limit-1]).String())
+	}
+	return all
 }

@@ -72,6 +72,15 @@ func New(o Options) http.Handler {
 		"POST /sandboxes/{id}/timeout":    a.setTimeout,
 		"POST /sandboxes/{id}/refreshes":  a.refresh,
 
+		"POST /sandboxes/{id}/pause":     a.pause,
+		"POST /sandboxes/{id}/resume":    a.resume,
+		"POST /sandboxes/{id}/fork":      a.fork,
+		"POST /sandboxes/{id}/snapshots": a.createSnapshot,
+		"GET /snapshots":                 a.listSnapshots,
+
+		"GET /sandboxes/{id}/metrics": a.metrics,
+		"GET /sandboxes/metrics":      a.latestMetrics,
+
 		"GET /sandboxes/{id}/logs":    a.logsV1,
 		"GET /v2/sandboxes/{id}/logs": a.logsV2,
 

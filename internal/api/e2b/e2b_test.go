@@ -35,6 +35,7 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		message string
 	}{
 		{&sandbox.LimitError{What: "sandboxes at once", Limit: "2"}, 429, "limit of 2 sandboxes at once"},
+		{sandbox.ErrBusy, 409, "ask again in a moment"},
 		{&sandbox.InvalidError{Message: "too much"}, 400, "too much"},
 		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
 		{errors.New("no memory left"), 500, "no memory left"},
@@ -52,6 +53,36 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		require.Equal(t, tt.code, got.Code)
 		require.Contains(t, got.Message, tt.message)
 		require.Equal(t, tt.code == 429, answer.Header().Get("Should-Retry") == "false")
+	}
+}
+
+// Clients repeat a 429 by themselves: one that waiting lifts, soon, and no other.
+func TestLimitsSayWhenToAskAgain(t *testing.T) {
+	tests := []struct {
+		retryAfter        time.Duration
+		header, repeating string
+	}{
+		{0, "", "false"}, // nobody can tell
+		{time.Nanosecond, "1", ""},
+		{1500 * time.Millisecond, "2", ""},
+		{10 * time.Second, "10", ""},
+		{10*time.Second + 1, "11", "false"}, // clients would stand still
+		{5 * time.Minute, "300", "false"},
+	}
+	for _, tt := range tests {
+		w := newWorld(t)
+		w.core.fail = &sandbox.LimitError{What: "creates a second", Limit: "1", RetryAfter: tt.retryAfter}
+		for path, body := range map[string]string{
+			"/v2/sandboxes":               `{"templateID":"base"}`,
+			"/v2/sandboxes/i0005/connect": `{}`,
+			"/sandboxes/i0001/fork":       `{}`,
+			"/sandboxes/i0001/snapshots":  `{}`,
+		} {
+			answer := w.do("alice", "POST", path, body)
+			require.Equal(t, 429, answer.Code, path)
+			require.Equal(t, tt.header, answer.Header().Get("Retry-After"), "%s %s", path, tt.retryAfter)
+			require.Equal(t, tt.repeating, answer.Header().Get("Should-Retry"), "%s %s", path, tt.retryAfter)
+		}
 	}
 }
 
@@ -127,6 +158,22 @@ func TestRepeatedCreateStartsOneSandbox(t *testing.T) {
 	require.Contains(t, w.do("alice", "POST", "/v2/sandboxes", body).Body.String(), "inew3", "without a key every request counts")
 }
 
+func TestRepeatedForkAndSnapshotAreMadeOnce(t *testing.T) {
+	for _, path := range []string{"/sandboxes/i0001/fork", "/sandboxes/i0001/snapshots"} {
+		w := newWorld(t)
+		ask := func(path, body string) *httptest.ResponseRecorder {
+			return w.do("alice", "POST", path, body, "Idempotency-Key", "once")
+		}
+		first := ask(path, `{}`)
+		require.Equal(t, 201, first.Code)
+		require.Equal(t, first.Body.String(), ask(path, `{}`).Body.String())
+		require.Len(t, w.core.calls, 1)
+		require.Equal(t, 409, ask(strings.Replace(path, "i0001", "i0002", 1), `{}`).Code, "another sandbox is another request")
+		require.Equal(t, 409, ask("/v2/sandboxes", `{"templateID":"base"}`).Code, "and so is another endpoint")
+		require.Contains(t, ask("/v2/sandboxes", `{"templateID":"base"}`).Body.String(), `"error_code":"idempotency_request_mismatch"`)
+	}
+}
+
 func TestFailedCreateMayBeRepeated(t *testing.T) {
 	w := newWorld(t)
 	w.core.fail = errors.New("no memory left")
@@ -157,8 +204,8 @@ func TestPagesHoldEverySandboxOnce(t *testing.T) {
 			}
 			delete(w.core.live, page[len(page)-1].SandboxID) // the cursor's sandbox ends
 		}
-		require.Len(t, seen, 28)
-		require.Equal(t, 7, pages)
+		require.Len(t, seen, 29)
+		require.Equal(t, 8, pages)
 		for id, n := range seen {
 			require.Equal(t, 1, n, id)
 		}

@@ -5,14 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 // wireError is an error as clients see it.
 type wireError struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
+	Code      int    `json:"code"`
+	Message   string `json:"message"`
+	ErrorCode string `json:"error_code,omitempty"` // for programs; clients know some
+	// retryAfter is when it is worth asking again; 0 when nobody can tell.
+	retryAfter time.Duration
+	// noRetry asks clients not to repeat the request by themselves.
+	noRetry bool
 }
 
 func (e *wireError) Error() string { return fmt.Sprintf("%d: %s", e.Code, e.Message) }
@@ -25,9 +32,14 @@ func invalid(format string, args ...any) *wireError {
 	return failure(http.StatusBadRequest, format, args...)
 }
 
-// fail answers an error. It is the one place that maps the core's errors to the
-// dialect's.
-func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+// retryPatience is the longest wait that is left to clients: those that repeat a
+// request answered 429 by themselves (all from 2.51 and 2.63) say nothing
+// meanwhile.
+const retryPatience = 10 * time.Second
+
+// encodeError is the one place that maps the core's errors to the dialect's.
+// Nobody could foresee one that becomes 500.
+func encodeError(err error) *wireError {
 	var (
 		wire  *wireError
 		bad   *sandbox.InvalidError
@@ -35,24 +47,52 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	)
 	switch {
 	case errors.As(err, &wire):
-		writeFailure(w, wire)
+		return wire
 	case errors.As(err, &bad):
-		writeFailure(w, invalid("%s", bad.Message))
+		return invalid("%s", bad.Message)
 	case errors.As(err, &limit):
-		// Clients repeat a 429 by themselves unless told that it will not help.
-		w.Header().Set("Should-Retry", "false")
-		writeFailure(w, failure(http.StatusTooManyRequests, "%s", limit.Error()))
+		e := failure(http.StatusTooManyRequests, "%s", limit.Error())
+		e.retryAfter = limit.RetryAfter
+		e.noRetry = limit.RetryAfter <= 0 || limit.RetryAfter > retryPatience
+		return e
 	case errors.Is(err, sandbox.ErrNotFound):
-		writeFailure(w, failure(http.StatusNotFound, "sandbox not found"))
-	case r.Context().Err() != nil:
-		writeFailure(w, failure(http.StatusRequestTimeout, "the client left")) // for nobody
-	default:
-		a.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
-		writeFailure(w, failure(http.StatusInternalServerError, "%s", err))
+		return failure(http.StatusNotFound, "sandbox not found")
+	case errors.Is(err, sandbox.ErrPaused):
+		return failure(http.StatusConflict, "the sandbox is paused: connect to it, which resumes it, and ask again")
+	case errors.Is(err, sandbox.ErrBusy):
+		e := failure(http.StatusConflict, "the sandbox is being paused, resumed or saved just now: ask again in a moment")
+		e.retryAfter = time.Second
+		return e
 	}
+	return failure(http.StatusInternalServerError, "%s", err)
 }
 
-func writeFailure(w http.ResponseWriter, e *wireError) { writeJSON(w, e.Code, e) }
+// fail answers an error.
+func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := encodeError(err)
+	if e.Code == http.StatusInternalServerError {
+		if r.Context().Err() != nil {
+			e = failure(http.StatusRequestTimeout, "the client left") // for nobody
+		} else {
+			a.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		}
+	}
+	writeFailure(w, e)
+}
+
+// writeFailure answers with the headers that make clients repeat or not: the
+// JavaScript ones repeat 429 when there is a Retry-After, the Python ones 429,
+// 502, 503 and 504 unless Should-Retry is false.
+func writeFailure(w http.ResponseWriter, e *wireError) {
+	if e.retryAfter > 0 {
+		seconds := (e.retryAfter + time.Second - 1) / time.Second
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
+	}
+	if e.noRetry {
+		w.Header().Set("Should-Retry", "false")
+	}
+	writeJSON(w, e.Code, e)
+}
 
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -76,7 +76,7 @@ func ask(t *testing.T, g golden) want {
 	w.ServeHTTP(answer, r)
 
 	got := want{Status: answer.Code, Calls: w.core.calls}
-	for _, name := range []string{"X-Next-Token", "X-Total-Running", "Allow", "Should-Retry"} {
+	for _, name := range []string{"X-Next-Token", "X-Total-Running", "Allow", "Retry-After", "Should-Retry"} {
 		if v := answer.Header().Get(name); v != "" {
 			if got.Headers == nil {
 				got.Headers = map[string]string{}

@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -22,8 +21,8 @@ func (a *api) listV1(w http.ResponseWriter, r *http.Request, k store.Key) error 
 	if err != nil {
 		return err
 	}
-	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: []sandbox.State{sandbox.Running}, Metadata: metadata})
-	sortByStart(infos, false)
+	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: wireRunning, Metadata: metadata})
+	slices.SortFunc(infos, func(x, y sandbox.Info) int { return placeOf(x).compare(placeOf(y), false) })
 	writeJSON(w, http.StatusOK, listedAll(infos))
 	return nil
 }
@@ -34,36 +33,21 @@ func (a *api) listV2(w http.ResponseWriter, r *http.Request, k store.Key) error 
 	if err != nil {
 		return err
 	}
-	var infos []sandbox.Info
-	if slices.Contains(q.states, sandbox.Running) {
-		infos = a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: []sandbox.State{sandbox.Running}, Metadata: q.metadata, Template: q.template})
-	}
+	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: q.states, Metadata: q.metadata, Template: q.templateOf(k)})
 	infos = slices.DeleteFunc(infos, func(i sandbox.Info) bool { return !i.StartedAt.After(q.startedAfter) })
-	sortByStart(infos, q.ascending)
-	w.Header().Set("X-Total-Running", strconv.Itoa(len(infos)))
-
-	infos = slices.DeleteFunc(infos, func(i sandbox.Info) bool { return !q.after.precedes(i, q.ascending) })
-	if len(infos) > q.limit {
-		infos = infos[:q.limit]
-		w.Header().Set("X-Next-Token", cursorAt(infos[q.limit-1]).String())
+	running := 0
+	for _, info := range infos {
+		if wireState(info.State) == sandbox.Running {
+			running++
+		}
 	}
-	writeJSON(w, http.StatusOK, listedAll(infos))
+	w.Header().Set("X-Total-Running", strconv.Itoa(running))
+	writeJSON(w, http.StatusOK, listedAll(page(w, infos, placeOf, q.after, q.ascending, q.limit)))
 	return nil
 }
 
-func sortByStart(infos []sandbox.Info, ascending bool) {
-	slices.SortFunc(infos, func(x, y sandbox.Info) int {
-		return directed(cmp.Or(x.StartedAt.Compare(y.StartedAt), cmp.Compare(x.ID, y.ID)), ascending)
-	})
-}
-
-// directed turns the result of a comparison round for the descending order.
-func directed(c int, ascending bool) int {
-	if ascending {
-		return c
-	}
-	return -c
-}
+// placeOf orders sandboxes by the start of their run.
+func placeOf(info sandbox.Info) cursor { return cursor{info.StartedAt.UTC(), info.ID} }
 
 func listedAll(infos []sandbox.Info) []listedSandbox {
 	all := make([]listedSandbox, len(infos)) // an empty list is [], not null
@@ -106,6 +90,30 @@ func parseListQuery(v url.Values) (q listQuery, err error) {
 	return q, nil
 }
 
+// templateOf is the template asked for, as the core knows it.
+func (q listQuery) templateOf(k store.Key) string {
+	n, own := splitName(k, q.template)
+	if !own {
+		return q.template // which none has
+	}
+	return n.String()
+}
+
+// The core's states by what clients know of them. A sandbox on its way is shown
+// as paused: it takes no requests.
+var (
+	wireRunning = []sandbox.State{sandbox.Running}
+	wirePaused  = []sandbox.State{sandbox.Pausing, sandbox.Paused, sandbox.Resuming}
+)
+
+// wireState is the state clients are told.
+func wireState(s sandbox.State) sandbox.State {
+	if slices.Contains(wirePaused, s) {
+		return sandbox.Paused
+	}
+	return s
+}
+
 // parseStates takes state=running,paused as well as one state a parameter; none
 // means both.
 func parseStates(values []string) ([]sandbox.State, error) {
@@ -113,14 +121,16 @@ func parseStates(values []string) ([]sandbox.State, error) {
 	for _, s := range strings.Split(strings.Join(values, ","), ",") {
 		switch s {
 		case "":
-		case "running", "paused":
-			states = append(states, sandbox.State(s))
+		case "running":
+			states = append(states, wireRunning...)
+		case "paused":
+			states = append(states, wirePaused...)
 		default:
 			return nil, invalid("state %q: use running or paused", s)
 		}
 	}
 	if len(states) == 0 {
-		return []sandbox.State{"running", "paused"}, nil
+		return slices.Concat(wireRunning, wirePaused), nil
 	}
 	return states, nil
 }

@@ -5,10 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // Limits of what is remembered of idempotent requests.
@@ -18,9 +19,9 @@ const (
 	maxRepeats   = 10_000
 )
 
-// repeats makes a create that a client repeats with one Idempotency-Key (Python
-// from 2.63 can send it) start one sandbox. It lives as long as the process: a
-// repeat over a restart starts a second one.
+// repeats makes a request that makes something, and that a client repeats with
+// one Idempotency-Key (Python from 2.63 can send it with create), make it once.
+// It lives as long as the process: a repeat over a restart makes a second one.
 type repeats struct {
 	now func() time.Time
 
@@ -33,8 +34,8 @@ type repeat struct {
 	key     string
 	request [sha256.Size]byte
 	begun   time.Time
-	done    chan struct{} // closed when info and err are set
-	info    sandbox.Info
+	done    chan struct{} // closed when made and err are set
+	made    any
 	err     error
 }
 
@@ -42,36 +43,40 @@ func newRepeats(now func() time.Time) *repeats {
 	return &repeats{now: now, byKey: map[string]*repeat{}}
 }
 
-// once calls create, or answers as the call with the same key did. A call that
-// failed is forgotten. An empty idempotency key means no memory.
-func (r *repeats) once(ctx context.Context, keyID, idempotencyKey string, request any, create func(context.Context) (sandbox.Info, error)) (sandbox.Info, error) {
+// once calls make, or answers as the call with the same key did. A call that
+// failed is forgotten. A request without the header has no memory.
+func once[T any](r *repeats, request *http.Request, k store.Key, body any, make func(context.Context) (T, error)) (made T, err error) {
+	ctx, idempotencyKey := request.Context(), request.Header.Get("Idempotency-Key")
 	if idempotencyKey == "" {
-		return create(ctx)
+		return make(ctx)
 	}
 	if len(idempotencyKey) > maxRepeatKey {
-		return sandbox.Info{}, invalid("Idempotency-Key has %d characters, at most %d are possible", len(idempotencyKey), maxRepeatKey)
+		return made, invalid("Idempotency-Key has %d characters, at most %d are possible", len(idempotencyKey), maxRepeatKey)
 	}
-	fingerprint, err := fingerprint(request)
+	fingerprint, err := fingerprint(request, body)
 	if err != nil {
-		return sandbox.Info{}, err
+		return made, err
 	}
-	one, first := r.begin(keyID+"/"+idempotencyKey, fingerprint)
+	one, first := r.begin(k.ID+"/"+idempotencyKey, fingerprint)
 	if one.request != fingerprint {
-		return sandbox.Info{}, failure(http.StatusConflict, "the Idempotency-Key was used for another request: give each request its own")
+		e := failure(http.StatusConflict, "the Idempotency-Key was used for another request: give each request its own")
+		e.ErrorCode = "idempotency_request_mismatch"
+		return made, e
 	}
 	if first {
-		one.info, one.err = create(ctx)
+		made, one.err = make(ctx)
+		one.made = made
 		if one.err != nil {
 			r.forget(one)
 		}
 		close(one.done)
-		return one.info, one.err
+		return made, one.err
 	}
 	select {
 	case <-one.done:
-		return one.info, one.err
+		return one.made.(T), one.err
 	case <-ctx.Done():
-		return sandbox.Info{}, ctx.Err()
+		return made, ctx.Err()
 	}
 }
 
@@ -108,7 +113,9 @@ func (r *repeats) drop(one *repeat) {
 	}
 }
 
-func fingerprint(request any) ([sha256.Size]byte, error) {
-	canonical, err := json.Marshal(request)
-	return sha256.Sum256(canonical), err
+// fingerprint tells requests apart. Both generations of create are one request.
+func fingerprint(request *http.Request, body any) ([sha256.Size]byte, error) {
+	canonical, err := json.Marshal(body)
+	path := strings.TrimPrefix(request.URL.Path, "/v2")
+	return sha256.Sum256(append([]byte(path+"\n"), canonical...)), err
 }

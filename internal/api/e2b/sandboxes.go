@@ -15,8 +15,10 @@ import (
 // killTimeout bounds a kill that goes on after its client left.
 const killTimeout = time.Minute
 
-// maxRefresh is the longest refresh, seconds.
-const maxRefresh = 3600
+const (
+	maxRefresh     = 3600 // seconds
+	defaultRefresh = 15 * time.Second
+)
 
 func (a *api) get(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	info, err := a.own(r, k)
@@ -42,31 +44,6 @@ func (a *api) kill(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	return nil
 }
 
-// connect answers as create does and gives the sandbox more time, never less.
-func (a *api) connect(g generation) handler {
-	return func(w http.ResponseWriter, r *http.Request, k store.Key) error {
-		var body struct {
-			Timeout *int64 `json:"timeout"` // seconds
-		}
-		if err := decode(w, r, &body, !g.timeoutRequired); err != nil {
-			return err
-		}
-		if g.timeoutRequired && body.Timeout == nil {
-			return invalid("timeout is missing: give seconds from now")
-		}
-		d, err := timeout(body.Timeout, g, k)
-		if err != nil {
-			return err
-		}
-		info, err := a.prolong(r, k, d, true)
-		if err != nil {
-			return err
-		}
-		writeJSON(w, http.StatusOK, a.created(info))
-		return nil
-	}
-}
-
 func (a *api) setTimeout(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	var body struct {
 		Timeout *int64 `json:"timeout"` // seconds
@@ -77,11 +54,11 @@ func (a *api) setTimeout(w http.ResponseWriter, r *http.Request, k store.Key) er
 	if body.Timeout == nil {
 		return invalid("timeout is missing: give seconds from now")
 	}
-	d, err := timeout(body.Timeout, v1, k)
+	d, err := timeout(body.Timeout, 0, k)
 	if err != nil {
 		return err
 	}
-	if _, err := a.prolong(r, k, d, false); err != nil {
+	if err := a.prolong(r, k, d, false); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -105,32 +82,55 @@ func (a *api) refresh(w http.ResponseWriter, r *http.Request, k store.Key) error
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	d, err := timeout(body.Duration, v1, k)
+	d, err := timeout(body.Duration, defaultRefresh, k)
 	if err != nil {
 		return err
 	}
-	if _, err := a.prolong(r, k, d, true); err != nil {
+	if err := a.prolong(r, k, d, true); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (a *api) prolong(r *http.Request, k store.Key, d time.Duration, extendOnly bool) (sandbox.Info, error) {
+// prolong gives a running sandbox another timeout, from now. One that is paused
+// has none, and is answered as one that is not there, as E2B does: clients then
+// stop prolonging it.
+func (a *api) prolong(r *http.Request, k store.Key, d time.Duration, extendOnly bool) error {
 	info, err := a.own(r, k)
 	if err != nil {
-		return sandbox.Info{}, err
+		return err
 	}
-	later, err := a.sandboxes.SetTimeout(info.ID, d, extendOnly)
+	_, err = a.sandboxes.SetTimeout(info.ID, bounded(d, info, k), extendOnly)
+	if errors.Is(err, sandbox.ErrPaused) || errors.Is(err, sandbox.ErrBusy) {
+		return failure(http.StatusNotFound, "sandbox '%s' is not running but paused, and has no timeout: connect to it, which resumes it", info.ID)
+	}
 	if err != nil {
-		return sandbox.Info{}, a.gone(r, k, info.ID, fmt.Errorf("set the timeout of sandbox %s: %w", info.ID, err))
+		return a.gone(r, k, info.ID, fmt.Errorf("set the timeout of sandbox %s: %w", info.ID, err))
 	}
-	return later, nil
+	return nil
 }
 
-// own finds the sandbox a path names. To any key but its owner's it is not there.
+// bounded shortens a timeout from now where the run would become longer than the
+// key allows, as E2B does.
+func bounded(d time.Duration, info sandbox.Info, k store.Key) time.Duration {
+	if k.MaxTimeout <= 0 || wireState(info.State) != sandbox.Running {
+		return d // a resume begins a new run
+	}
+	left := time.Until(info.StartedAt.Add(k.MaxTimeout))
+	return max(min(d, left), time.Millisecond) // its timer is about to end it
+}
+
+// plainID is a sandbox's id without the client id that old clients append.
+func plainID(id string) string {
+	id, _, _ = strings.Cut(id, "-")
+	return id
+}
+
+// own finds the sandbox a path names, running or paused. To any key but its
+// owner's it is not there.
 func (a *api) own(r *http.Request, k store.Key) (sandbox.Info, error) {
-	id, _, _ := strings.Cut(r.PathValue("id"), "-") // old clients append a client id
+	id := plainID(r.PathValue("id"))
 	info, err := a.sandboxes.Get(id)
 	if err != nil {
 		return sandbox.Info{}, a.gone(r, k, id, err)

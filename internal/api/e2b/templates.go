@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
-
-// defaultTag may follow the name of a template and changes nothing.
-const defaultTag = ":default"
 
 type wireTemplate struct {
 	TemplateID    string    `json:"templateID"`
@@ -51,6 +47,7 @@ type wireBuild struct {
 	EnvdVersion string    `json:"envdVersion"`
 }
 
+// listTemplates leaves snapshots out, as E2B does: GET /snapshots has them.
 func (a *api) listTemplates(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	all, err := a.store.Templates(r.Context())
 	if err != nil {
@@ -58,8 +55,8 @@ func (a *api) listTemplates(w http.ResponseWriter, r *http.Request, k store.Key)
 	}
 	visible := []wireTemplate{}
 	for _, t := range all {
-		if mayUse(k, t) {
-			visible = append(visible, encodeTemplate(t))
+		if mayUse(k, t) && t.SourceSandbox == "" {
+			visible = append(visible, encodeTemplate(k, t))
 		}
 	}
 	writeJSON(w, http.StatusOK, visible)
@@ -72,7 +69,7 @@ func (a *api) getTemplate(w http.ResponseWriter, r *http.Request, k store.Key) e
 		return err
 	}
 	writeJSON(w, http.StatusOK, wireTemplateWithBuilds{
-		wireTemplate: encodeTemplate(t),
+		wireTemplate: encodeTemplate(k, t),
 		Builds: []wireBuild{{
 			BuildID:     t.BuildID,
 			Status:      "ready",
@@ -100,8 +97,8 @@ func (a *api) getAlias(w http.ResponseWriter, r *http.Request, k store.Key) erro
 	return nil
 }
 
-// deleteTemplate takes the template's record away; its files go when images are
-// swept, after the last sandbox that uses them.
+// deleteTemplate takes the record of a template or snapshot away; its files go
+// when they are swept, after the last sandbox that uses them.
 func (a *api) deleteTemplate(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	t, err := a.template(r.Context(), k, r.PathValue("id"))
 	if err != nil {
@@ -119,7 +116,11 @@ func (a *api) deleteTemplate(w http.ResponseWriter, r *http.Request, k store.Key
 
 // template finds what a key may use by id or name.
 func (a *api) template(ctx context.Context, k store.Key, idOrName string) (store.Template, error) {
-	t, err := a.store.Template(ctx, strings.TrimSuffix(idOrName, defaultTag))
+	name, own := splitName(k, idOrName)
+	if !own || name.Alias == "" {
+		return store.Template{}, templateNotFound(idOrName)
+	}
+	t, err := a.store.Template(ctx, name.String())
 	if errors.Is(err, store.ErrNotFound) || err == nil && !mayUse(k, t) {
 		return store.Template{}, templateNotFound(idOrName)
 	}
@@ -128,11 +129,7 @@ func (a *api) template(ctx context.Context, k store.Key, idOrName string) (store
 
 func mayUse(k store.Key, t store.Template) bool { return t.KeyID == "" || t.KeyID == k.ID }
 
-func encodeTemplate(t store.Template) wireTemplate {
-	names := []string{}
-	if t.Name != "" {
-		names = append(names, t.Name)
-	}
+func encodeTemplate(k store.Key, t store.Template) wireTemplate {
 	return wireTemplate{
 		TemplateID:  t.ID,
 		BuildID:     t.BuildID,
@@ -140,8 +137,8 @@ func encodeTemplate(t store.Template) wireTemplate {
 		MemoryMB:    t.MemoryBytes / mib,
 		DiskSizeMB:  t.DiskBytes / mib,
 		Public:      t.KeyID == "",
-		Aliases:     names,
-		Names:       names,
+		Aliases:     aliases(t),
+		Names:       fullNames(k, t),
 		CreatedAt:   t.CreatedAt.UTC(),
 		UpdatedAt:   t.BuiltAt.UTC(),
 		BuildCount:  1,

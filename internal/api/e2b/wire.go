@@ -5,6 +5,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // clientID is required by clients' models and means nothing any more.
@@ -12,7 +13,7 @@ const clientID = "tombolo"
 
 const mib = 1 << 20
 
-// createdSandbox answers create and connect.
+// createdSandbox answers create, connect, resume and fork.
 type createdSandbox struct {
 	TemplateID      string `json:"templateID"`
 	SandboxID       string `json:"sandboxID"`
@@ -20,20 +21,29 @@ type createdSandbox struct {
 	ClientID        string `json:"clientID"`
 	EnvdVersion     string `json:"envdVersion"`
 	EnvdAccessToken string `json:"envdAccessToken,omitempty"`
-	Domain          string `json:"domain,omitempty"`
+	// TrafficAccessToken opens the ports of a sandbox without public traffic.
+	TrafficAccessToken string `json:"trafficAccessToken,omitempty"`
+	Domain             string `json:"domain,omitempty"`
 }
 
 func (a *api) created(info sandbox.Info) createdSandbox {
-	return createdSandbox{
+	answer := createdSandbox{
 		TemplateID:      info.TemplateID,
 		SandboxID:       info.ID,
-		Alias:           info.TemplateName,
+		Alias:           alias(info),
 		ClientID:        clientID,
 		EnvdVersion:     hostapi.EnvdVersion,
 		EnvdAccessToken: info.AccessToken,
 		Domain:          a.domain,
 	}
+	if info.Network.PrivateTraffic {
+		answer.TrafficAccessToken = info.TrafficToken
+	}
+	return answer
 }
+
+// alias is the name of a sandbox's template without its tag.
+func alias(info sandbox.Info) string { return store.SplitName(info.TemplateName).Alias }
 
 // listedSandbox is an element of the lists.
 type listedSandbox struct {
@@ -60,14 +70,14 @@ func listed(info sandbox.Info) listedSandbox {
 	return listedSandbox{
 		TemplateID:   info.TemplateID,
 		SandboxID:    info.ID,
-		Alias:        info.TemplateName,
+		Alias:        alias(info),
 		ClientID:     clientID,
 		StartedAt:    info.StartedAt.UTC(),
 		EndAt:        info.EndAt.UTC(),
 		CPUCount:     info.CPUs,
 		MemoryMB:     info.MemoryBytes / mib,
 		DiskSizeMB:   info.DiskBytes / mib,
-		State:        info.State,
+		State:        wireState(info.State),
 		EnvdVersion:  hostapi.EnvdVersion,
 		Metadata:     metadata,
 		VolumeMounts: []struct{}{},
@@ -81,6 +91,14 @@ type sandboxDetail struct {
 	AllowInternetAccess bool      `json:"allowInternetAccess"`
 	Domain              string    `json:"domain,omitempty"`
 	Lifecycle           lifecycle `json:"lifecycle"`
+	Network             network   `json:"network"`
+}
+
+// network is what of the network options is in force.
+type network struct {
+	AllowPublicTraffic bool     `json:"allowPublicTraffic"`
+	DenyOut            []string `json:"denyOut,omitempty"`
+	MaskRequestHost    string   `json:"maskRequestHost,omitempty"`
 }
 
 type lifecycle struct {
@@ -89,11 +107,22 @@ type lifecycle struct {
 }
 
 func (a *api) detail(info sandbox.Info) sandboxDetail {
-	return sandboxDetail{
+	answer := sandboxDetail{
 		listedSandbox:       listed(info),
 		EnvdAccessToken:     info.AccessToken,
 		AllowInternetAccess: !info.Network.DenyInternet,
 		Domain:              a.domain,
-		Lifecycle:           lifecycle{OnTimeout: "kill"},
+		Lifecycle:           lifecycle{OnTimeout: "kill", AutoResume: info.Lifecycle.AutoResume},
+		Network: network{
+			AllowPublicTraffic: !info.Network.PrivateTraffic,
+			MaskRequestHost:    info.Network.MaskRequestHost,
+		},
 	}
+	if info.Lifecycle.PauseOnTimeout {
+		answer.Lifecycle.OnTimeout = "pause"
+	}
+	if info.Network.DenyInternet {
+		answer.Network.DenyOut = []string{allTraffic}
+	}
+	return answer
 }

@@ -2,6 +2,7 @@ package e2b_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,8 +27,13 @@ import (
 // world is a server with two keys, three templates and some sandboxes:
 //
 //	templates  base (of the machine), alices, bobs (of that key)
-//	sandboxes  i0001 … i0003 of alice, i0004 of bob, all running
+//	snapshots  snap and snap:v2 of i0001, one without a name of i0005, all of
+//	           alice; theirs of i0004 of bob
+//	sandboxes  i0001 … i0003 of alice, i0004 of bob, all running; i0005 of alice,
+//	           paused
 //	ended      i0008 of alice, i0009 of bob
+//
+// bob has every limit a key can have.
 type world struct {
 	http.Handler
 	store   store.Store
@@ -36,7 +43,11 @@ type world struct {
 
 var start = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 
-const baseID, alicesID, bobsID = "basebasebasebasebase", "alicesalicesalicesal", "bobsbobsbobsbobsbobs"
+const (
+	baseID, alicesID, bobsID = "basebasebasebasebase", "alicesalicesalicesal", "bobsbobsbobsbobsbobs"
+	// of snapshots
+	snapID, v2ID, unnamedID, theirsID = "snapsnapsnapsnapsnap", "snapv2snapv2snapv2sn", "unnamedunnamedunname", "theirstheirstheirsth"
+)
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
@@ -53,6 +64,11 @@ func newWorld(t testing.TB) *world {
 			Network: sandbox.NetworkOptions{DenyInternet: i == 1},
 		})
 	}
+	w.core.add(sandbox.Info{
+		ID: "i0005", KeyID: "key-of-alice", TemplateID: v2ID, TemplateName: "snap:v2", StartedAt: start.Add(5 * time.Minute),
+		State: sandbox.Paused, Lifecycle: sandbox.Lifecycle{PauseOnTimeout: true, AutoResume: true},
+		Network: sandbox.NetworkOptions{PrivateTraffic: true, MaskRequestHost: "localhost:${PORT}"}, TrafficToken: "traffic-of-i0005",
+	})
 	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Log: slog.New(slog.DiscardHandler), Version: "0.1.0"})
 	return w
 }
@@ -100,6 +116,7 @@ func addKeys(s store.Store) error {
 		k.ID = "key-of-" + name
 		if name == "bob" {
 			k.MaxTimeout, k.MaxSandboxes = 2*time.Minute, 2
+			k.MaxCreateRate, k.MaxCPUs, k.MaxMemory, k.MaxDisk, k.MaxSnapshots = 0.5, 4, 8<<30, 20<<30, 3
 		}
 		records.secrets[name] = secret
 		if err := s.AddKey(context.Background(), k); err != nil {
@@ -110,12 +127,19 @@ func addKeys(s store.Store) error {
 }
 
 func addTemplates(s store.Store) error {
-	for _, t := range []store.Template{
+	for i, t := range []store.Template{
 		{ID: baseID, Name: "base"},
 		{ID: alicesID, Name: "alices", KeyID: "key-of-alice"},
 		{ID: bobsID, Name: "bobs", KeyID: "key-of-bob"},
+		{ID: snapID, Name: "snap", KeyID: "key-of-alice", SourceSandbox: "i0001"},
+		{ID: v2ID, Name: "snap:v2", KeyID: "key-of-alice", SourceSandbox: "i0001"},
+		{ID: unnamedID, KeyID: "key-of-alice", SourceSandbox: "i0005"},
+		{ID: theirsID, Name: "theirs", KeyID: "key-of-bob", SourceSandbox: "i0004"},
 	} {
 		t.BuildID, t.CreatedAt, t.BuiltAt = "00000000-0000-4000-8000-000000000001", start, start.Add(time.Hour)
+		if t.SourceSandbox != "" {
+			t.CreatedAt = start.Add(time.Duration(i) * time.Minute)
+		}
 		t.CPUs, t.MemoryBytes, t.DiskBytes = 2, 1<<30, 10<<30
 		if _, _, err := s.PutTemplate(context.Background(), t); err != nil {
 			return err
@@ -142,14 +166,19 @@ type core struct {
 	live    map[string]sandbox.Info
 	calls   []string
 	created int
-	fail    error         // of Create
+	fail    error         // of what makes or changes something
+	busy    int           // how many calls find the sandbox busy
 	hold    chan struct{} // Create waits for it when set
+	agent   func() (net.Conn, error)
 }
 
 func (c *core) add(info sandbox.Info) sandbox.Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	info.State, info.EndAt = sandbox.Running, info.StartedAt.Add(5*time.Minute)
+	if info.State == "" {
+		info.State = sandbox.Running
+	}
+	info.EndAt = info.StartedAt.Add(5 * time.Minute)
 	info.CPUs, info.MemoryBytes, info.DiskBytes = 2, 1<<30, 10<<30
 	info.AccessToken = "token-of-" + info.ID
 	c.live[info.ID] = info
@@ -162,20 +191,123 @@ func (c *core) note(format string, args ...any) {
 	c.calls = append(c.calls, fmt.Sprintf(format, args...))
 }
 
+// short is what is set of a struct.
+func short(v any) string {
+	text, _ := json.Marshal(v)
+	return strings.ReplaceAll(string(text), `"`, "")
+}
+
+// set changes the state of a sandbox that is in one of the others.
+func (c *core) set(id string, to sandbox.State) sandbox.Info {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	info := c.live[id]
+	info.State = to
+	c.live[id] = info
+	return info
+}
+
+// may finds a sandbox and tells why a change to it fails.
+func (c *core) may(id string, needs sandbox.State) (sandbox.Info, error) {
+	info, err := c.Get(id)
+	switch {
+	case err != nil:
+		return info, err
+	case c.fail != nil:
+		return info, c.fail
+	case c.busy > 0:
+		c.busy--
+		return info, sandbox.ErrBusy
+	case info.State != needs && needs != "":
+		return info, fmt.Errorf("wrapped: %w", sandbox.ErrPaused)
+	}
+	return info, nil
+}
+
 func (c *core) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error) {
-	c.note("Create %s for %s, at most %d, timeout %s, metadata %v, env %v, deny internet %t",
-		req.Template, req.KeyID, req.Quota.Sandboxes, req.Timeout, req.Metadata, req.EnvVars, req.Network.DenyInternet)
+	c.note("Create %s for %s, quota %s, timeout %s, metadata %v, env %v, lifecycle %s, network %s",
+		req.Template, req.KeyID, short(req.Quota), req.Timeout, req.Metadata, req.EnvVars, short(req.Lifecycle), short(req.Network))
 	if c.hold != nil {
 		<-c.hold
 	}
 	if c.fail != nil {
 		return sandbox.Info{}, c.fail
 	}
+	info := sandbox.Info{
+		ID: c.newID(), KeyID: req.KeyID, TemplateID: req.Template, TemplateName: "base", StartedAt: start,
+		Metadata: req.Metadata, Network: req.Network, Lifecycle: req.Lifecycle,
+	}
+	info.TrafficToken = "traffic-of-" + info.ID
+	return c.add(info), nil
+}
+
+func (c *core) newID() string {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.created++
-	id := fmt.Sprintf("inew%d", c.created)
-	c.mu.Unlock()
-	return c.add(sandbox.Info{ID: id, KeyID: req.KeyID, TemplateID: req.Template, TemplateName: "base", StartedAt: start, Metadata: req.Metadata, Network: req.Network}), nil
+	return fmt.Sprintf("inew%d", c.created)
+}
+
+func (c *core) Pause(_ context.Context, id string, diskOnly bool) error {
+	c.note("Pause %s, disk only %t", id, diskOnly)
+	if _, err := c.may(id, sandbox.Running); err != nil {
+		return err
+	}
+	c.set(id, sandbox.Paused)
+	return nil
+}
+
+func (c *core) Resume(_ context.Context, id string, req sandbox.ResumeRequest) (sandbox.Info, bool, error) {
+	c.note("Resume %s for %s, quota %s, reboot %t", id, req.Timeout, short(req.Quota), req.Reboot)
+	info, err := c.may(id, "")
+	if err != nil {
+		return info, false, err
+	}
+	return c.set(id, sandbox.Running), info.State != sandbox.Running, nil
+}
+
+// Fork fails to make the third copy.
+func (c *core) Fork(_ context.Context, id string, req sandbox.ForkRequest) ([]sandbox.Fork, error) {
+	c.note("Fork %s, %d for %s, quota %s", id, req.Count, req.Timeout, short(req.Quota))
+	info, err := c.may(id, sandbox.Running)
+	if err != nil {
+		return nil, err
+	}
+	forks := make([]sandbox.Fork, req.Count)
+	for i := range forks {
+		if i == 2 {
+			forks[i].Err = fmt.Errorf("wrapped: %w", &sandbox.LimitError{What: "sandboxes at once", Limit: "2", Flag: "max-sandboxes"})
+			continue
+		}
+		info.ID = c.newID()
+		forks[i].Info = c.add(info)
+	}
+	return forks, nil
+}
+
+func (c *core) Snapshot(_ context.Context, id string, req sandbox.SnapshotRequest) (store.Template, error) {
+	c.note("Snapshot %s as %q, quota %s", id, req.Name, short(req.Quota))
+	info, err := c.may(id, sandbox.Running)
+	return store.Template{ID: "newsnapnewsnapnewsna", Name: req.Name, KeyID: info.KeyID, SourceSandbox: id}, err
+}
+
+// Metrics has three points, 5 s apart.
+func (c *core) Metrics(id string, from, to time.Time) ([]sandbox.Metric, error) {
+	if _, err := c.Get(id); err != nil {
+		return nil, err
+	}
+	var points []sandbox.Metric
+	for i := range 3 {
+		at := start.Add(time.Duration(i) * 5 * time.Second)
+		if at.Before(from) || !to.IsZero() && at.After(to) {
+			continue
+		}
+		points = append(points, sandbox.Metric{
+			Time: at, CPUs: 2, CPUPercent: 12.3456 * float64(i), MemoryBytes: 100 << 20, MemoryCacheBytes: 20 << 20,
+			MemoryTotalBytes: 1 << 30, DiskBytes: int64(i) << 20, DiskTotalBytes: 10 << 30,
+		})
+	}
+	return points, nil
 }
 
 func (c *core) Get(id string) (sandbox.Info, error) {
@@ -217,10 +349,13 @@ func (c *core) Kill(_ context.Context, id, reason string) error {
 
 func (c *core) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.Info, error) {
 	c.note("SetTimeout %s %s, extend only %t", id, d, extendOnly)
-	return c.Get(id)
+	return c.may(id, sandbox.Running)
 }
 
 func (c *core) Dial(context.Context, string, uint16) (net.Conn, error) {
+	if c.agent != nil {
+		return c.agent()
+	}
 	return nil, sandbox.ErrPortClosed
 }
 

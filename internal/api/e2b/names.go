@@ -1,0 +1,78 @@
+package e2b
+
+import (
+	"strings"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Clients name a template by its id or by [namespace/]alias, either with a :tag.
+// The namespace is the key's own and says nothing: names are the server's, see
+// store.TemplateName for the form they are kept in.
+
+// namespace is what stands before the names of a key's snapshots: the name of
+// the key, in the letters E2B has for it.
+func namespace(k store.Key) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(k.Name))
+}
+
+// splitName takes the key's namespace off a name. ok is false when there is
+// another's.
+func splitName(k store.Key, name string) (n store.TemplateName, ok bool) {
+	if space, rest, found := strings.Cut(name, "/"); found {
+		return store.SplitName(rest), strings.EqualFold(space, namespace(k))
+	}
+	return store.SplitName(name), true
+}
+
+// newName checks what a snapshot is to be called; empty is no name.
+func newName(k store.Key, name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	n, ok := splitName(k, name)
+	if !ok {
+		return "", invalid("name %.140q: a namespace before the '/' must be that of the key, which is %q; leave it out", name, namespace(k))
+	}
+	if err := n.Check(); err != nil {
+		return "", invalid("%s", err)
+	}
+	return n.String(), nil
+}
+
+// fullNames are the names of a template with namespace and tag, none when it is
+// known by its id only.
+func fullNames(k store.Key, t store.Template) []string {
+	switch {
+	case t.Name == "":
+		return []string{}
+	case t.KeyID == "":
+		return []string{t.Name}
+	}
+	return []string{namespace(k) + "/" + store.SplitName(t.Name).Full()}
+}
+
+// aliases are the names of a template without namespace and tag.
+func aliases(t store.Template) []string {
+	if t.Name == "" {
+		return []string{}
+	}
+	return []string{store.SplitName(t.Name).Alias}
+}
+
+// snapshotID is what clients hand back to create from a snapshot and to delete
+// it.
+func snapshotID(k store.Key, t store.Template) string {
+	if t.Name == "" {
+		return t.ID + ":" + store.DefaultTag
+	}
+	return fullNames(k, t)[0]
+}
+
+// tagged tells whether a name says its tag.
+func tagged(name string) bool { return strings.Contains(name, ":") }
