@@ -8,7 +8,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 ready=$(mktemp -u)
 mkfifo "$ready"
-"$binary" serve --listen 127.0.0.1:0 --data "$data" >"$ready" &
+"$binary" serve --listen 127.0.0.1:0 --on-stop end --data "$data" >"$ready" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -f "$ready"' EXIT
 exec 3<"$ready"

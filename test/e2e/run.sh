@@ -24,7 +24,7 @@ step() { # NAME COMMAND...: runs it and remembers a failure
 
 start_server() {
   output=$(mktemp -d)
-  "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --data "$TOMBOLO_DATA" >"$output/stdout" 2>"$output/stderr" &
+  "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --on-stop end --data "$TOMBOLO_DATA" >"$output/stdout" 2>"$output/stderr" &
   server_pid=$!
   for ((i = 0; i < 600; i++)); do
     if grep -q 'http://127\.0\.0\.1:[0-9]*$' "$output/stdout"; then
