@@ -16,11 +16,8 @@ import (
 // maxLogs is the most, and the default, of one answer.
 const maxLogs = 1000
 
-// logLevel is that of every line: the log does not know levels.
-const logLevel = "info"
-
 // levels in the order of a level filter, which means "this or worse".
-var levels = []string{"debug", logLevel, "warn", "error"}
+var levels = []string{"debug", "info", "warn", "error"}
 
 // logLine is the older form. Line is a JSON object as a string.
 type logLine struct {
@@ -103,7 +100,7 @@ func (a *api) logs(r *http.Request, k store.Key, q logQuery) ([]sandbox.LogLine,
 }
 
 func (q logQuery) selects(l sandbox.LogLine) bool {
-	if slices.Index(levels, q.level) > slices.Index(levels, logLevel) {
+	if slices.Index(levels, q.level) > slices.Index(levels, l.Level) {
 		return false
 	}
 	if !strings.Contains(l.Text, q.search) {
@@ -168,7 +165,7 @@ func encodeLogs(lines []sandbox.LogLine) []logEntry {
 		entries[i] = logEntry{
 			Timestamp: line.Time.UTC(),
 			Message:   line.Text,
-			Level:     logLevel,
+			Level:     line.Level,
 			Fields:    map[string]string{"logger": line.Source},
 		}
 	}
@@ -176,6 +173,6 @@ func encodeLogs(lines []sandbox.LogLine) []logEntry {
 }
 
 func encodeLine(line sandbox.LogLine) logLine {
-	text, _ := json.Marshal(map[string]string{"level": logLevel, "logger": line.Source, "message": line.Text}) // strings always encode
+	text, _ := json.Marshal(map[string]string{"level": line.Level, "logger": line.Source, "message": line.Text}) // strings always encode
 	return logLine{Timestamp: line.Time.UTC(), Line: string(text)}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,8 +13,15 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-// maxMetricIDs is how many sandboxes one request may ask for.
-const maxMetricIDs = 100
+const (
+	// maxMetricIDs is how many sandboxes one request may ask for.
+	maxMetricIDs = 100
+	// maxPoints is the most of one answer: two hours' at one in 5 s. Points of a
+	// longer time are put together, as E2B does.
+	maxPoints = 1440
+	// recent is how far back the latest point of a sandbox may lie.
+	recent = time.Minute
+)
 
 // wireMetric is what a sandbox used at one moment; sizes are bytes.
 type wireMetric struct {
@@ -67,12 +75,35 @@ func (a *api) metrics(w http.ResponseWriter, r *http.Request, k store.Key) error
 	if err != nil {
 		return a.gone(r, k, info.ID, err)
 	}
+	points = thin(points)
 	answer := make([]wireMetric, len(points)) // an empty list is [], not null
 	for i, point := range points {
 		answer[i] = encodeMetric(point)
 	}
 	writeJSON(w, http.StatusOK, answer)
 	return nil
+}
+
+// thin puts neighbouring points together until there are no more than maxPoints:
+// the mean of processor time, the most of everything else, at the last one's time.
+func thin(points []sandbox.Metric) []sandbox.Metric {
+	together := (len(points) + maxPoints - 1) / maxPoints
+	if together <= 1 {
+		return points
+	}
+	var thinned []sandbox.Metric
+	for group := range slices.Chunk(points, together) {
+		one := group[len(group)-1]
+		one.CPUPercent = 0
+		for _, p := range group {
+			one.CPUPercent += p.CPUPercent / float64(len(group))
+			one.MemoryBytes = max(one.MemoryBytes, p.MemoryBytes)
+			one.MemoryCacheBytes = max(one.MemoryCacheBytes, p.MemoryCacheBytes)
+			one.DiskBytes = max(one.DiskBytes, p.DiskBytes)
+		}
+		thinned = append(thinned, one)
+	}
+	return thinned
 }
 
 // latestMetrics answers the last point of each sandbox named. One that is not
@@ -88,7 +119,11 @@ func (a *api) latestMetrics(w http.ResponseWriter, r *http.Request, k store.Key)
 		if err != nil || info.KeyID != k.ID {
 			continue
 		}
-		points, err := a.sandboxes.Metrics(id, time.Time{}, time.Time{})
+		end := time.Now()
+		if info.State == sandbox.Paused {
+			end = info.EndAt // of the pause
+		}
+		points, err := a.sandboxes.Metrics(id, end.Add(-recent), time.Time{})
 		if err != nil && !errors.Is(err, sandbox.ErrNotFound) {
 			return err
 		}

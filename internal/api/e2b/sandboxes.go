@@ -101,8 +101,11 @@ func (a *api) prolong(r *http.Request, k store.Key, d time.Duration, extendOnly 
 	if err != nil {
 		return err
 	}
-	_, err = a.sandboxes.SetTimeout(info.ID, bounded(d, info, k), extendOnly)
-	if errors.Is(err, sandbox.ErrPaused) || errors.Is(err, sandbox.ErrBusy) {
+	err = settled(r.Context(), func() error {
+		_, err := a.sandboxes.SetTimeout(info.ID, bounded(d, info, k), extendOnly)
+		return err
+	})
+	if errors.Is(err, sandbox.ErrPaused) {
 		return failure(http.StatusNotFound, "sandbox '%s' is not running but paused, and has no timeout: connect to it, which resumes it", info.ID)
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -97,8 +98,7 @@ func (a *api) getAlias(w http.ResponseWriter, r *http.Request, k store.Key) erro
 	return nil
 }
 
-// deleteTemplate takes the record of a template or snapshot away; its files go
-// when they are swept, after the last sandbox that uses them.
+// deleteTemplate deletes a template or snapshot. Sandboxes made from it live on.
 func (a *api) deleteTemplate(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	t, err := a.template(r.Context(), k, r.PathValue("id"))
 	if err != nil {
@@ -107,7 +107,11 @@ func (a *api) deleteTemplate(w http.ResponseWriter, r *http.Request, k store.Key
 	if t.KeyID != k.ID {
 		return failure(http.StatusForbidden, "template '%s' belongs to the machine, not to this key: `tombolo template delete` on the machine deletes it", r.PathValue("id"))
 	}
-	if _, err := a.store.DeleteTemplate(r.Context(), t.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+	err = a.sandboxes.DeleteTemplate(r.Context(), t.ID)
+	if errors.Is(err, sandbox.ErrTemplateNotFound) { // deleted just now
+		return templateNotFound(r.PathValue("id"))
+	}
+	if err != nil {
 		return fmt.Errorf("delete template %s: %w", t.ID, err)
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -56,7 +56,7 @@ func newWorld(t testing.TB) *world {
 	s, err := sqlite.Open(t.Context(), path)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
-	w := &world{store: s, core: &core{live: map[string]sandbox.Info{}}, secrets: records.secrets}
+	w := &world{store: s, core: &core{store: s, live: map[string]sandbox.Info{}}, secrets: records.secrets}
 	for i, key := range []string{"alice", "alice", "alice", "bob"} {
 		w.core.add(sandbox.Info{
 			ID: fmt.Sprintf("i%04d", i+1), KeyID: "key-of-" + key, TemplateID: baseID, TemplateName: "base",
@@ -162,6 +162,7 @@ func addEnded(s store.Store) error {
 type core struct {
 	sandbox.Sandboxes // what the dialect must not call panics
 
+	store   store.Store
 	mu      sync.Mutex
 	live    map[string]sandbox.Info
 	calls   []string
@@ -170,6 +171,7 @@ type core struct {
 	busy    int           // how many calls find the sandbox busy
 	hold    chan struct{} // Create waits for it when set
 	agent   func() (net.Conn, error)
+	points  int // of Metrics, 3 at least
 }
 
 func (c *core) add(info sandbox.Info) sandbox.Info {
@@ -179,6 +181,9 @@ func (c *core) add(info sandbox.Info) sandbox.Info {
 		info.State = sandbox.Running
 	}
 	info.EndAt = info.StartedAt.Add(5 * time.Minute)
+	if info.State == sandbox.Paused {
+		info.EndAt = info.StartedAt.Add(10 * time.Second)
+	}
 	info.CPUs, info.MemoryBytes, info.DiskBytes = 2, 1<<30, 10<<30
 	info.AccessToken = "token-of-" + info.ID
 	c.live[info.ID] = info
@@ -291,14 +296,21 @@ func (c *core) Snapshot(_ context.Context, id string, req sandbox.SnapshotReques
 	return store.Template{ID: "newsnapnewsnapnewsna", Name: req.Name, KeyID: info.KeyID, SourceSandbox: id}, err
 }
 
-// Metrics has three points, 5 s apart.
+func (c *core) DeleteTemplate(ctx context.Context, idOrName string) error {
+	c.note("DeleteTemplate %s", idOrName)
+	_, err := c.store.DeleteTemplate(ctx, idOrName)
+	return err
+}
+
+// Metrics has points of the beginning of a run, 5 s apart.
 func (c *core) Metrics(id string, from, to time.Time) ([]sandbox.Metric, error) {
-	if _, err := c.Get(id); err != nil {
+	info, err := c.Get(id)
+	if err != nil {
 		return nil, err
 	}
 	var points []sandbox.Metric
-	for i := range 3 {
-		at := start.Add(time.Duration(i) * 5 * time.Second)
+	for i := range max(3, c.points) {
+		at := info.StartedAt.Add(time.Duration(i) * 5 * time.Second)
 		if at.Before(from) || !to.IsZero() && at.After(to) {
 			continue
 		}
@@ -364,9 +376,9 @@ func (c *core) Logs(id string) ([]sandbox.LogLine, error) {
 		return nil, err
 	}
 	lines := []sandbox.LogLine{
-		{Time: start, Source: "lifecycle", Text: "started"},
-		{Time: start.Add(time.Second), Source: "agent", Text: `ready, "quoted"`},
-		{Time: start.Add(2 * time.Second), Source: "network", Text: "refused 10.0.0.1:80"},
+		{Time: start, Source: "lifecycle", Level: "info", Text: "started"},
+		{Time: start.Add(time.Second), Source: "agent", Level: "info", Text: `ready, "quoted"`},
+		{Time: start.Add(2 * time.Second), Source: "network", Level: "warn", Text: "refused 10.0.0.1:80"},
 	}
 	return lines, nil
 }
