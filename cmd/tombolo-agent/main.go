@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -54,6 +55,10 @@ func run() error {
 	if !pid1 {
 		*cgroup = "" // of the machine the agent is tried on
 	}
+	output, err := agent.LogTo(os.Stderr)
+	if err != nil {
+		return err
+	}
 	addr := func(port int) string { return net.JoinHostPort(*bind, strconv.Itoa(port)) }
 	a, err := agent.New(agent.Options{
 		AgentAddr:  addr(*agentPort),
@@ -63,7 +68,8 @@ func run() error {
 		System:     host.System{Root: *root, Own: pid1},
 		Init:       pid1,
 		CgroupRoot: *cgroup,
-		Log:        slog.New(agent.Sparing(slog.NewTextHandler(os.Stderr, nil))),
+		Log:        logger(output),
+		Journal:    logger(output),
 	})
 	if err != nil {
 		return err
@@ -71,6 +77,11 @@ func run() error {
 	ctx, stop := untilSignal(pid1)
 	defer stop()
 	return a.Serve(ctx)
+}
+
+// logger writes lines that the host takes apart; each one has limits of its own.
+func logger(to io.Writer) *slog.Logger {
+	return slog.New(agent.Sparing(slog.NewTextHandler(to, nil)))
 }
 
 // untilSignal ends the context when the agent is asked to end. As PID 1 it

@@ -21,6 +21,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/host"
 	"github.com/tombolo-dev/tombolo/internal/agent/identity"
 	"github.com/tombolo-dev/tombolo/internal/agent/kernel"
+	"github.com/tombolo-dev/tombolo/internal/agent/peer"
 	"github.com/tombolo-dev/tombolo/internal/agent/process"
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
@@ -38,6 +39,8 @@ type Options struct {
 	// CgroupRoot is where process limits are set; empty for none.
 	CgroupRoot string
 	Log        *slog.Logger
+	// Journal is told of the processes that callers start; nil for nobody.
+	Journal *slog.Logger
 }
 
 // Agent is a daemon that listens and does not serve yet.
@@ -48,6 +51,7 @@ type Agent struct {
 	processes *process.Service
 	watches   *filesystem.Service
 	kernels   *kernel.Server
+	peers     peer.Set
 	servers   []server
 }
 
@@ -82,19 +86,19 @@ func New(opts Options) (*Agent, error) {
 		log:       opts.Log,
 		spawner:   spawner,
 		groups:    groups,
-		processes: process.New(process.Options{Spawner: spawner, Identity: who, Log: opts.Log}),
+		processes: process.New(process.Options{Spawner: spawner, Identity: who, Journal: opts.Journal}),
 		watches:   filesystem.New(filesystem.Options{Identity: who, Log: opts.Log}),
 		kernels: kernel.New(kernel.Options{
 			Spawner: spawner, Env: who.RootEnv, Token: who.Token, Log: opts.Log,
 		}),
 	}
 	hostServer := host.New(host.Options{
-		Identity: who, Kernels: a.kernels, Spawner: spawner,
+		Identity: who, Kernels: a.kernels, Watches: a.watches, Peers: &a.peers, Spawner: spawner,
 		System: opts.System, PidsMax: groups.max, Log: opts.Log,
 	})
 	err = errors.Join(
-		a.listen("agent", opts.AgentAddr, cors(authorize(who, a.callerMux(who)))),
-		a.listen("code", opts.CodeAddr, cors(a.kernels.Handler())),
+		a.listen("agent", opts.AgentAddr, timed(cors(authorize(who, a.callerMux(who))))),
+		a.listen("code", opts.CodeAddr, timed(cors(a.kernels.Handler()))),
 		a.listen("host", opts.HostAddr, hostServer),
 	)
 	if err != nil {
@@ -132,13 +136,15 @@ func (a *Agent) listen(name, addr string, handler http.Handler) error {
 	if err != nil {
 		return fmt.Errorf("listen for the %s port: %w", name, err)
 	}
-	a.servers = append(a.servers, server{name, l, &http.Server{
+	s := server{name, a.peers.Listen(l), &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerLimit,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
-	}})
+	}}
+	peer.Attach(s.http)
+	a.servers = append(a.servers, s)
 	return nil
 }
 

@@ -2,10 +2,41 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 )
+
+// LogTo returns a writer to a pipe whose reader may be slow, gone, or gone and
+// back: what the pipe does not take at once is lost, and no write fails or waits.
+// From then on no write of this program to a pipe without a reader ends it; its
+// children are not concerned.
+func LogTo(pipe *os.File) (io.Writer, error) {
+	fd := int(pipe.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("make the log non-blocking: %w", err)
+	}
+	// Taken rather than ignored, because children inherit ignoring.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return losing(fd), nil
+}
+
+// losing is a non-blocking descriptor.
+type losing int
+
+func (l losing) Write(p []byte) (int, error) {
+	for {
+		if _, err := unix.Write(int(l), p); err != unix.EINTR {
+			return len(p), nil
+		}
+	}
+}
 
 // Lines a second that a caller can provoke, and how many at once.
 const (

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/identity"
+	"github.com/tombolo-dev/tombolo/internal/agent/peer"
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
 
@@ -24,10 +25,15 @@ type Kernels interface {
 	Warm(ctx context.Context, languages []string) error
 }
 
+// Watches are those of directories that callers have begun.
+type Watches interface{ Close() }
+
 // Options are what the server works with.
 type Options struct {
 	Identity *identity.State
 	Kernels  Kernels
+	Watches  Watches
+	Peers    *peer.Set
 	Spawner  *spawn.Spawner
 	System   System
 	// PidsMax is the cgroup file of the process limit; empty for none.
@@ -92,9 +98,15 @@ func (s *Server) init(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.opts.Identity.Set(init)
-	if err := s.opts.Kernels.Init(r.Context(), init); err != nil {
-		s.fail(w, "init the kernels", err)
-		return
+	// Nobody who was connected before is there any more, and with the new token in
+	// force nobody comes in by the old one.
+	s.opts.Peers.EndOlder(r.Context())
+	if !init.Resumed {
+		s.opts.Watches.Close() // their callers have another sandbox
+		if err := s.opts.Kernels.Init(r.Context(), init); err != nil {
+			s.fail(w, "init the kernels", err)
+			return
+		}
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

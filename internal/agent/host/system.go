@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,7 +30,9 @@ type System struct {
 // Bundle is the path of the trust store.
 func (s System) Bundle() string { return filepath.Join(s.Root, BundlePath) }
 
-// Apply makes the system agree with init. Doing it again changes nothing.
+// Apply makes the system agree with init. Doing it again changes nothing. What
+// programs inside may have changed since the host said it stays: the trust store,
+// to which they add certificates, and in a sandbox that goes on its name.
 func (s System) Apply(init hostapi.Init, pidsMax string) error {
 	if pidsMax != "" && init.ProcessLimit > 0 {
 		if err := os.WriteFile(pidsMax, []byte(strconv.FormatInt(init.ProcessLimit, 10)), 0); err != nil {
@@ -44,15 +47,32 @@ func (s System) Apply(init hostapi.Init, pidsMax string) error {
 			return err
 		}
 	}
-	if len(init.CABundle) > 0 {
-		if err := s.replace(s.Bundle(), init.CABundle); err != nil {
-			return err
-		}
+	if err := s.setBundle(init.CABundle); err != nil {
+		return err
 	}
-	if init.Hostname != "" {
+	if init.Hostname != "" && !init.Resumed {
 		return s.setHostname(init.Hostname)
 	}
 	return nil
+}
+
+// bundleStamp is the file with the hash of the bundle that the host gave last.
+const bundleStamp = "run/e2b/.ca_bundle"
+
+// setBundle replaces the trust store when the host gives another than last time.
+func (s System) setBundle(bundle []byte) error {
+	if len(bundle) == 0 {
+		return nil
+	}
+	hash := fmt.Sprintf("%x", sha256.Sum256(bundle))
+	stamp := filepath.Join(s.Root, bundleStamp)
+	if last, err := os.ReadFile(stamp); err == nil && string(last) == hash {
+		return nil
+	}
+	if err := s.replace(s.Bundle(), bundle); err != nil {
+		return err
+	}
+	return s.write(stamp, hash)
 }
 
 // setHostname names the machine, and lets the name resolve: sudo and others ask

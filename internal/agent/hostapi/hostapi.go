@@ -6,7 +6,9 @@
 // answers there only to [GatewayAddr], which no connection made inside the
 // sandbox has as its source; the edge never routes a request to that port.
 //
-//	POST    /init        Init, answered 204. Repeatable: the last one counts.
+//	POST    /init        Init, answered 204, after every start and every restore.
+//	                     Repeatable: the last one counts. Every connection made
+//	                     before it is ended.
 //	POST    /relieve     Relieve, answered 200 with a Relieved.
 //	POST    /warm        Warm, answered 204 when the named kernels are idle. Used
 //	                     while a template is built, before its snapshot.
@@ -46,8 +48,10 @@ type Init struct {
 	// AccessToken guards the agent port and /execute. Empty leaves them open,
 	// which happens only while a template is being built.
 	AccessToken string `json:"accessToken,omitempty"`
-	// Resumed: the same sandbox goes on. Kernels are given no variables again and
-	// nothing is reseeded.
+	// Resumed: the same sandbox goes on after a pause. Then its host name, its
+	// kernels (their variables and their randomness) and its polled watches are left
+	// alone. False is for a sandbox that is another than the one that was saved, or
+	// that has booted.
 	Resumed bool              `json:"resumed,omitempty"`
 	EnvVars map[string]string `json:"envVars,omitempty"`
 	// DefaultUser and DefaultWorkdir apply to requests that name none; empty
@@ -93,3 +97,16 @@ const (
 	ExecNotFound     = "not-found"
 	ExecNotPermitted = "not-permitted"
 )
+
+// The agent tells how long it took to begin an answer, when the request is part
+// of a trace (W3C's traceparent): an entry of the header Server-Timing, the
+// milliseconds after TimingEntry.
+const (
+	TraceHeader  = "Traceparent"
+	TimingHeader = "Server-Timing"
+	TimingEntry  = "agent;dur="
+)
+
+// ProcessSource is the attribute "source" of what the agent writes about the
+// processes of callers, by lines of slog.TextHandler.
+const ProcessSource = "process"

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/peer"
 )
 
 // Limits of what one run may send to its client, bytes.
@@ -18,7 +20,10 @@ const (
 	// keepalive is how often a silent run sends a line (5 s upstream).
 	keepalive = 5 * time.Second
 	// A client that goes away interrupts its run. Code that does not stop is
-	// asked again every second with its children, then its kernel is ended.
+	// asked again every second with its children, then its kernel is ended. A
+	// client that a restore of the sandbox took away does not: a pause keeps what
+	// runs. The run goes on unheard, and the context's next one waits for its end,
+	// or restarts the context.
 	interruptAll = 1 * time.Second
 	interruptEnd = 5 * time.Second
 	// stalled is how long a client may not read before it counts as gone.
@@ -94,6 +99,9 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 		case <-gone:
 			gone = nil
 			out.closed = true
+			if peer.Lost(ctx) {
+				continue
+			}
 			repeat := time.NewTicker(interruptAll)
 			defer repeat.Stop()
 			again, last = repeat.C, time.After(interruptEnd)
