@@ -33,6 +33,7 @@ type sandbox struct {
 	client   *http.Client
 	token    string
 	username string
+	journal  journal
 }
 
 // start runs an agent whose default user is root, which every machine has.
@@ -44,6 +45,7 @@ func start(t *testing.T) *sandbox {
 		Gateway: "127.0.0.1",
 		System:  host.System{Root: s.root},
 		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Journal: slog.New(slog.NewTextHandler(&s.journal, nil)),
 	})
 	require.NoError(t, err)
 	s.agent = a

@@ -22,6 +22,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/identity"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
 	"github.com/tombolo-dev/tombolo/internal/agent/rpc/process/processconnect"
@@ -32,7 +33,9 @@ import (
 type Options struct {
 	Spawner  *spawn.Spawner
 	Identity *identity.State
-	Log      *slog.Logger
+	// Journal is told of each start and end, as records with the attribute
+	// "source", which the host's log goes by; nil is nobody.
+	Journal *slog.Logger
 	// Stall is how long a caller may leave its output unread before it is cut
 	// off; 0 is 30 seconds.
 	Stall time.Duration
@@ -49,6 +52,10 @@ func New(opts Options) *Service {
 	if opts.Stall == 0 {
 		opts.Stall = 30 * time.Second
 	}
+	if opts.Journal == nil {
+		opts.Journal = slog.New(slog.DiscardHandler)
+	}
+	opts.Journal = opts.Journal.With("source", hostapi.ProcessSource)
 	return &Service{opts: opts, table: newTable()}
 }
 

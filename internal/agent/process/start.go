@@ -83,8 +83,31 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 	if deadline, ok := ctx.Deadline(); ok {
 		p.killAt(deadline)
 	}
-	go p.run(func() { s.table.remove(p) })
+	s.opts.Journal.Info("process started", "pid", child.PID, "user", who.Name, "command", commandLine(config))
+	go p.run(func() {
+		s.table.remove(p)
+		s.opts.Journal.Info("process ended", "pid", child.PID, "status", p.end.GetEnd().GetStatus(),
+			"after", time.Since(p.started).Round(time.Millisecond))
+	})
 	return p, output, nil
+}
+
+// commandLimit is how much of a command the journal tells, bytes.
+const commandLimit = 200
+
+// commandLine is the command for people.
+func commandLine(config *pb.ProcessConfig) string {
+	text := config.GetCmd()
+	for _, arg := range config.GetArgs() {
+		if len(text) > commandLimit {
+			break
+		}
+		text += " " + arg
+	}
+	if len(text) > commandLimit {
+		text = strings.ToValidUTF8(text[:commandLimit], "") + "…"
+	}
+	return text
 }
 
 // directory is where the process starts. Only a directory that the caller named
