@@ -140,6 +140,7 @@ const (
 
 // Delivery is one event on its way to one webhook.
 type Delivery struct {
+	Seq       int64         `json:"-"`  // its place among all; given by AddEvent
 	ID        string        `json:"id"` // a UUID, the same in every attempt
 	WebhookID string        `json:"webhookID"`
 	EventID   string        `json:"eventID"`

@@ -176,10 +176,18 @@ type Deliveries interface {
 	// webhook what UpdateWebhook keeps. ErrNotFound when either is gone. change must
 	// not use the store.
 	UpdateDelivery(ctx context.Context, id string, change func(*Delivery, *Webhook)) error
-	// Deliveries lists those of a webhook, newest first, in one state or, where it is
-	// empty, in any.
-	Deliveries(ctx context.Context, webhookID string, state DeliveryState, skip, most int) ([]Delivery, error)
+	// Deliveries lists those a filter selects, newest first.
+	Deliveries(ctx context.Context, f DeliveryFilter) ([]Delivery, error)
 	// PruneDeliveries deletes, of each webhook's deliveries that ended, those that did
 	// before a time and all but the newest most. It returns how many it deleted.
 	PruneDeliveries(ctx context.Context, endedBefore time.Time, most int) (int, error)
+}
+
+// DeliveryFilter selects deliveries of one webhook.
+type DeliveryFilter struct {
+	WebhookID string
+	States    []DeliveryState // empty: in any
+	Kinds     []string        // of their events; empty: all
+	Before    int64           // a Delivery.Seq: only older ones; 0: from the newest
+	Most      int             // > 0
 }

@@ -117,12 +117,20 @@ func putDelivery(ctx context.Context, q *query.Queries, id string, d store.Deliv
 }
 
 // Deliveries implements store.Deliveries.
-func (s *Store) Deliveries(ctx context.Context, webhookID string, state store.DeliveryState, skip, most int) ([]store.Delivery, error) {
+func (s *Store) Deliveries(ctx context.Context, f store.DeliveryFilter) ([]store.Delivery, error) {
+	states, err := jsonList(f.States)
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := jsonList(f.Kinds)
+	if err != nil {
+		return nil, err
+	}
 	rows, err := s.read.Deliveries(ctx, query.DeliveriesParams{
-		WebhookID: webhookID, State: string(state), Skip: int64(skip), Most: int64(most),
+		WebhookID: f.WebhookID, States: states, Kinds: kinds, Before: f.Before, Most: int64(f.Most),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list deliveries of webhook %q: %w", webhookID, err)
+		return nil, fmt.Errorf("list deliveries of webhook %q: %w", f.WebhookID, err)
 	}
 	all := make([]store.Delivery, len(rows))
 	for i, row := range rows {
@@ -176,6 +184,7 @@ func delivery(row query.Delivery) (store.Delivery, error) {
 		return store.Delivery{}, err
 	}
 	return store.Delivery{
+		Seq:       row.Seq,
 		ID:        row.ID,
 		WebhookID: row.WebhookID,
 		EventID:   row.EventID,

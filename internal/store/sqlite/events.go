@@ -176,9 +176,9 @@ func event(row query.Event) (store.Event, error) {
 	return e, err
 }
 
-func jsonList(list []string) (string, error) {
+func jsonList[T ~string](list []T) (string, error) {
 	if list == nil {
-		list = []string{} // not null
+		list = []T{} // not null
 	}
 	b, err := json.Marshal(list)
 	return string(b), err

@@ -137,8 +137,10 @@ SELECT * FROM deliveries WHERE id = ?;
 
 -- name: Deliveries :many
 SELECT * FROM deliveries
-WHERE webhook_id = sqlc.arg(webhook_id) AND (CAST(sqlc.arg(state) AS TEXT) = '' OR state = sqlc.arg(state))
-ORDER BY seq DESC LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
+WHERE webhook_id = sqlc.arg(webhook_id) AND (CAST(sqlc.arg(before) AS INTEGER) = 0 OR seq < sqlc.arg(before))
+  AND (CAST(sqlc.arg(states) AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(sqlc.arg(states))))
+  AND (CAST(sqlc.arg(kinds) AS TEXT) = '[]' OR kind IN (SELECT value FROM json_each(sqlc.arg(kinds))))
+ORDER BY seq DESC LIMIT sqlc.arg(most);
 
 -- name: UpdateDelivery :exec
 UPDATE deliveries SET state = ?, reason = ?, next_at = ?, ended_at = ?, tries = ?, attempts = ? WHERE id = ?;

@@ -117,7 +117,7 @@ func eventIsQueued(t *testing.T, s store.Store) {
 	require.Equal(t, "i1", first.Event.SandboxID)
 	require.NotEmpty(t, first.ID)
 	requireEqual(t, store.Delivery{
-		ID: first.ID, WebhookID: "all", EventID: first.Event.ID, EventKind: "created", SandboxID: "i1",
+		Seq: first.Seq, ID: first.ID, WebhookID: "all", EventID: first.Event.ID, EventKind: "created", SandboxID: "i1",
 		State: store.Pending, CreatedAt: kept, NextAt: kept, Attempts: []store.Attempt{},
 	}, first.Delivery)
 	require.Equal(t, "i2", due[1].SandboxID)
@@ -199,9 +199,7 @@ func deletedKeyTakesWebhooks(t *testing.T, s store.Store) {
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, "other", list[0].ID)
-	deliveries, err := s.Deliveries(ctx, "w", "", 0, 10)
-	require.NoError(t, err)
-	require.Empty(t, deliveries)
+	require.Empty(t, deliveries(t, s, ""))
 }
 
 func deliveryAndWebhookChangeTogether(t *testing.T, s store.Store) {
@@ -244,8 +242,7 @@ func deliveryAndWebhookChangeTogether(t *testing.T, s store.Store) {
 	require.Zero(t, next)
 
 	for state, want := range map[store.DeliveryState]int{"": 1, store.Delivered: 1, store.Pending: 0} {
-		list, err := s.Deliveries(ctx, "w", state, 0, 10)
-		require.NoError(t, err)
+		list := deliveries(t, s, state)
 		require.Len(t, list, want, "in state %q", state)
 	}
 	change := func(*store.Delivery, *store.Webhook) {}
@@ -268,8 +265,7 @@ func deliveriesKeepOrder(t *testing.T, s store.Store) {
 		return names
 	}
 	try := func(kind string, state store.DeliveryState) {
-		list, err := s.Deliveries(ctx, "w", store.Pending, 0, 10)
-		require.NoError(t, err)
+		list := deliveries(t, s, store.Pending)
 		for _, d := range list {
 			if d.SandboxID == "i1" && d.EventKind == kind {
 				require.NoError(t, s.UpdateDelivery(ctx, d.ID, func(d *store.Delivery, _ *store.Webhook) {
@@ -305,6 +301,36 @@ func noWebhookStarvesAnother(t *testing.T, s store.Store) {
 	require.ElementsMatch(t, []string{"w1 i0", "w1 i1", "w2 i9"}, got)
 }
 
+func deliveriesAreListed(t *testing.T, s store.Store) {
+	addWebhook(t, s, "w", "a", "created", "ended")
+	addWebhook(t, s, "other", "a", "created")
+	for _, sandbox := range []string{"i1", "i2"} {
+		for _, kind := range []string{"created", "ended"} {
+			addEvent(t, s, "a", sandbox, kind)
+		}
+	}
+	list := func(f store.DeliveryFilter) (names []string) {
+		f.WebhookID = "w"
+		if f.Most == 0 {
+			f.Most = 10
+		}
+		found, err := s.Deliveries(t.Context(), f)
+		require.NoError(t, err)
+		for _, d := range found {
+			names = append(names, d.SandboxID+" "+d.EventKind)
+		}
+		return names
+	}
+	all := deliveries(t, s, "")
+
+	require.Equal(t, []string{"i2 ended", "i2 created", "i1 ended", "i1 created"}, list(store.DeliveryFilter{}))
+	require.Equal(t, []string{"i2 ended", "i2 created"}, list(store.DeliveryFilter{Most: 2}))
+	require.Equal(t, []string{"i1 ended", "i1 created"}, list(store.DeliveryFilter{Before: all[1].Seq}))
+	require.Equal(t, []string{"i2 created", "i1 created"}, list(store.DeliveryFilter{Kinds: []string{"created"}}))
+	require.Len(t, list(store.DeliveryFilter{States: []store.DeliveryState{store.Failed, store.Pending}}), 4)
+	require.Empty(t, list(store.DeliveryFilter{States: []store.DeliveryState{store.Failed, store.Dropped}}))
+}
+
 func deliveryOfPrunedEventIsDropped(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	addWebhook(t, s, "w", "a", "created")
@@ -313,8 +339,7 @@ func deliveryOfPrunedEventIsDropped(t *testing.T, s store.Store) {
 	_, err := s.PruneEvents(ctx, store.EventLimits{Now: now, Most: 1, Bytes: 1 << 20})
 	require.NoError(t, err)
 
-	list, err := s.Deliveries(ctx, "w", store.Dropped, 0, 10)
-	require.NoError(t, err)
+	list := deliveries(t, s, store.Dropped)
 	require.Len(t, list, 1)
 	require.Equal(t, "i1", list[0].SandboxID)
 	require.NotEmpty(t, list[0].Reason)
@@ -331,8 +356,7 @@ func pruneSparesPendingDeliveries(t *testing.T, s store.Store) {
 	for i := range 6 {
 		addEvent(t, s, "a", fmt.Sprintf("i%d", i), "created")
 	}
-	list, err := s.Deliveries(ctx, "w", "", 0, 10)
-	require.NoError(t, err)
+	list := deliveries(t, s, "")
 	require.Len(t, list, 6)
 	for i, d := range list[:4] { // the newest four end, each earlier than the one before
 		require.NoError(t, s.UpdateDelivery(ctx, d.ID, func(d *store.Delivery, _ *store.Webhook) {
@@ -346,8 +370,7 @@ func pruneSparesPendingDeliveries(t *testing.T, s store.Store) {
 	n, err = s.PruneDeliveries(ctx, time.Time{}, 2)
 	require.NoError(t, err)
 	require.Equal(t, 1, n, "of those beyond the number")
-	list, err = s.Deliveries(ctx, "w", store.Pending, 0, 10)
-	require.NoError(t, err)
+	list = deliveries(t, s, store.Pending)
 	require.Len(t, list, 2)
 }
 
@@ -381,4 +404,16 @@ func eventsOf(t *testing.T, s store.Store, f store.EventFilter) (names []string)
 		names = append(names, e.SandboxID+" "+e.Kind)
 	}
 	return names
+}
+
+// deliveries lists those of the webhook w, newest first, in a state or in any.
+func deliveries(t *testing.T, s store.Store, state store.DeliveryState) []store.Delivery {
+	t.Helper()
+	f := store.DeliveryFilter{WebhookID: "w", Most: 100}
+	if state != "" {
+		f.States = []store.DeliveryState{state}
+	}
+	list, err := s.Deliveries(t.Context(), f)
+	require.NoError(t, err)
+	return list
 }

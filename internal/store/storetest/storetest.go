@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"DeliveryAndWebhookChangeTogether", deliveryAndWebhookChangeTogether},
 		{"DeliveriesOfOneSandboxWaitForEachOther", deliveriesKeepOrder},
 		{"NoWebhookTakesTheTurnsOfAnother", noWebhookStarvesAnother},
+		{"DeliveriesAreListedInPages", deliveriesAreListed},
 		{"DeliveryOfAPrunedEventIsDropped", deliveryOfPrunedEventIsDropped},
 		{"PruneSparesPendingDeliveries", pruneSparesPendingDeliveries},
 		{"WritersDoNotLoseEachOthersWork", writersDoNotLoseWork},

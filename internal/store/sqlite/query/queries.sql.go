@@ -255,22 +255,26 @@ func (q *Queries) DeleteWebhook(ctx context.Context, id string) (int64, error) {
 
 const deliveries = `-- name: Deliveries :many
 SELECT seq, id, webhook_id, event_seq, event_id, kind, sandbox_id, state, reason, created_at, next_at, ended_at, tries, attempts FROM deliveries
-WHERE webhook_id = ?1 AND (CAST(?2 AS TEXT) = '' OR state = ?2)
-ORDER BY seq DESC LIMIT ?4 OFFSET ?3
+WHERE webhook_id = ?1 AND (CAST(?2 AS INTEGER) = 0 OR seq < ?2)
+  AND (CAST(?3 AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(?3)))
+  AND (CAST(?4 AS TEXT) = '[]' OR kind IN (SELECT value FROM json_each(?4)))
+ORDER BY seq DESC LIMIT ?5
 `
 
 type DeliveriesParams struct {
 	WebhookID string
-	State     string
-	Skip      int64
+	Before    int64
+	States    string
+	Kinds     string
 	Most      int64
 }
 
 func (q *Queries) Deliveries(ctx context.Context, arg DeliveriesParams) ([]Delivery, error) {
 	rows, err := q.db.QueryContext(ctx, deliveries,
 		arg.WebhookID,
-		arg.State,
-		arg.Skip,
+		arg.Before,
+		arg.States,
+		arg.Kinds,
 		arg.Most,
 	)
 	if err != nil {
