@@ -2,6 +2,7 @@ package edge_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -210,9 +211,16 @@ func start(t testing.TB, s *sandboxes) string {
 	control := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-From", "control")
 	})
-	server := edge.Server(edge.New(edge.Options{Sandboxes: s, Control: control}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return serve(t, edge.New(edge.Options{Sandboxes: s, Control: control}), nil)
+}
+
+// serve serves h as the product does and returns the address.
+func serve(t testing.TB, h http.Handler, config *tls.Config) string {
+	t.Helper()
+	server := edge.Server(h)
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	l := edge.Listener(raw, config)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -222,7 +230,7 @@ func start(t testing.TB, s *sandboxes) string {
 		server.Close()
 		<-done
 	})
-	return l.Addr().String()
+	return raw.Addr().String()
 }
 
 // request makes a request to the edge with pairs of headers; "Host" sets the host.
