@@ -41,6 +41,37 @@ var children = map[string]func(ctx context.Context, dir string) error{
 		fmt.Println("done", err)
 		select {} // until it is killed
 	},
+	"kept": func(ctx context.Context, dir string) error {
+		w, err := sandboxtest.Open(ctx, dir, sandboxtest.Keep)
+		if err != nil {
+			return err
+		}
+		for _, timeout := range []time.Duration{time.Minute, time.Minute, time.Second} {
+			info, err := w.Manager.Create(ctx, sandbox.CreateRequest{Template: sandboxtest.Warm, Timeout: timeout})
+			if err != nil {
+				return err
+			}
+			fmt.Println(info.ID)
+		}
+		select {} // until it is killed
+	},
+	"pause and resume for ever": func(ctx context.Context, dir string) error {
+		w, err := sandboxtest.Open(ctx, dir, sandboxtest.Keep)
+		if err != nil {
+			return err
+		}
+		id := w.Manager.List(sandbox.Filter{})[0].ID
+		fmt.Println("begin")
+		for {
+			_, _, err := w.Manager.Resume(ctx, id, sandbox.ResumeRequest{Timeout: time.Minute})
+			if err != nil {
+				return err
+			}
+			if err := w.Manager.Pause(ctx, id, false); err != nil {
+				return err
+			}
+		}
+	},
 	"teardown fails": func(ctx context.Context, dir string) error {
 		w, err := sandboxtest.Open(ctx, dir, afterRestore(func(i engine.Instance) (engine.Instance, error) {
 			return unstoppable{i}, nil

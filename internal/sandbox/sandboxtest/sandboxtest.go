@@ -202,6 +202,9 @@ func BrokenAgent(how string) Option {
 	}
 }
 
+// Keep is an option: sandboxes outlive the manager.
+func Keep(c *sandbox.Config) { c.Keep = true }
+
 // Create makes a sandbox that lives for a minute.
 func (w *World) Create(t *testing.T, template string) sandbox.Info {
 	t.Helper()

@@ -58,6 +58,8 @@ func run(command string, args []string) {
 		wait()
 	case "listen": // ADDRESS
 		listen(args[0])
+	case "remember": // ADDRESS
+		remember(args[0])
 	case "dial": // ADDRESS
 		_, err := net.Dial("tcp", args[0])
 		check(err)
@@ -86,6 +88,22 @@ func listen(address string) {
 			text, _ := io.ReadAll(conn)
 			conn.Write(bytes.ToUpper(text))
 		}()
+	}
+}
+
+// remember keeps in memory what it is sent, and answers with all of it.
+func remember(address string) {
+	listener, err := net.Listen("tcp", address)
+	check(err)
+	fmt.Println("listening")
+	var all []byte
+	for {
+		conn, err := listener.Accept()
+		check(err)
+		text, _ := io.ReadAll(conn)
+		all = append(all, text...)
+		conn.Write(all)
+		conn.Close()
 	}
 }
 
