@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // Socket is where the server of a data folder listens.
@@ -80,18 +81,52 @@ func (c *Client) List(ctx context.Context) (infos []sandbox.Info, err error) {
 
 // Get finds a live sandbox.
 func (c *Client) Get(ctx context.Context, id string) (info sandbox.Info, err error) {
-	return info, c.do(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(id), nil, &info)
+	return info, c.do(ctx, http.MethodGet, of(id), nil, &info)
 }
 
-// Kill ends a sandbox.
+// Kill ends a sandbox, running or paused.
 func (c *Client) Kill(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, "/sandboxes/"+url.PathEscape(id), nil, nil)
+	return c.do(ctx, http.MethodDelete, of(id), nil, nil)
+}
+
+// Pause saves a sandbox and ends its processes.
+func (c *Client) Pause(ctx context.Context, id string, req PauseRequest) error {
+	return c.do(ctx, http.MethodPost, of(id)+"/pause", req, nil)
+}
+
+// Resume brings a paused sandbox back, and gives a running one more time.
+func (c *Client) Resume(ctx context.Context, id string, req sandbox.ResumeRequest) (resumed Resumed, err error) {
+	return resumed, c.do(ctx, http.MethodPost, of(id)+"/resume", req, &resumed)
+}
+
+// Fork copies a running sandbox.
+func (c *Client) Fork(ctx context.Context, id string, req sandbox.ForkRequest) (forks []Fork, err error) {
+	return forks, c.do(ctx, http.MethodPost, of(id)+"/fork", req, &forks)
+}
+
+// Snapshot saves a running sandbox as a template.
+func (c *Client) Snapshot(ctx context.Context, id string, req sandbox.SnapshotRequest) (t store.Template, err error) {
+	return t, c.do(ctx, http.MethodPost, of(id)+"/snapshots", req, &t)
 }
 
 // Logs returns what is kept of a sandbox's log.
 func (c *Client) Logs(ctx context.Context, id string) (lines []sandbox.LogLine, err error) {
-	return lines, c.do(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(id)+"/logs", nil, &lines)
+	return lines, c.do(ctx, http.MethodGet, of(id)+"/logs", nil, &lines)
 }
+
+// Metrics returns what was measured of a sandbox since a time.
+func (c *Client) Metrics(ctx context.Context, id string, from time.Time) (points []sandbox.Metric, err error) {
+	query := url.Values{"from": {from.UTC().Format(time.RFC3339Nano)}}
+	return points, c.do(ctx, http.MethodGet, of(id)+"/metrics?"+query.Encode(), nil, &points)
+}
+
+// DeleteTemplate deletes a template by id or name.
+func (c *Client) DeleteTemplate(ctx context.Context, idOrName string) error {
+	return c.do(ctx, http.MethodDelete, "/templates/"+url.PathEscape(idOrName), nil, nil)
+}
+
+// of is the path of a sandbox.
+func of(id string) string { return "/sandboxes/" + url.PathEscape(id) }
 
 // Dial connects to a port inside a sandbox.
 func (c *Client) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
@@ -101,7 +136,7 @@ func (c *Client) Dial(ctx context.Context, id string, port uint16) (net.Conn, er
 	}
 	// The answer comes when the sandbox's port has answered, which may be never.
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	reader, err := upgrade(conn, fmt.Sprintf("/sandboxes/%s/ports/%d", url.PathEscape(id), port))
+	reader, err := upgrade(conn, fmt.Sprintf("%s/ports/%d", of(id), port))
 	if !stop() {
 		err = ctx.Err()
 	}

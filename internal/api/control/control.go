@@ -13,8 +13,10 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // Server is what a server tells about itself.
@@ -40,8 +42,14 @@ type handler struct {
 //	POST   /sandboxes                     sandbox.CreateRequest -> sandbox.Info
 //	GET    /sandboxes/{id}                sandbox.Info
 //	DELETE /sandboxes/{id}
+//	POST   /sandboxes/{id}/pause          PauseRequest
+//	POST   /sandboxes/{id}/resume         sandbox.ResumeRequest -> Resumed
+//	POST   /sandboxes/{id}/fork           sandbox.ForkRequest -> []Fork
+//	POST   /sandboxes/{id}/snapshots      sandbox.SnapshotRequest -> store.Template
 //	GET    /sandboxes/{id}/logs           []sandbox.LogLine
+//	GET    /sandboxes/{id}/metrics?from=  []sandbox.Metric; from is RFC 3339
 //	POST   /sandboxes/{id}/ports/{port}   101, then the bytes of a connection
+//	DELETE /templates/{id or name}
 func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 	h := &handler{core: core, server: server, log: log}
 	mux := http.NewServeMux()
@@ -49,7 +57,9 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /sandboxes", func(w http.ResponseWriter, _ *http.Request) {
 		h.answer(w, h.core.List(sandbox.Filter{}), nil)
 	})
-	mux.HandleFunc("POST /sandboxes", h.create)
+	mux.HandleFunc("POST /sandboxes", takes(h, func(r *http.Request, req sandbox.CreateRequest) (any, error) {
+		return h.core.Create(r.Context(), req)
+	}))
 	mux.HandleFunc("GET /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request) {
 		info, err := h.core.Get(r.PathValue("id"))
 		h.answer(w, info, err)
@@ -57,22 +67,94 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 	mux.HandleFunc("DELETE /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request) {
 		h.answer(w, struct{}{}, h.core.Kill(r.Context(), r.PathValue("id"), "killed on the command line"))
 	})
+	mux.HandleFunc("POST /sandboxes/{id}/pause", takes(h, func(r *http.Request, req PauseRequest) (any, error) {
+		return struct{}{}, h.core.Pause(r.Context(), r.PathValue("id"), req.DiskOnly)
+	}))
+	mux.HandleFunc("POST /sandboxes/{id}/resume", takes(h, func(r *http.Request, req sandbox.ResumeRequest) (any, error) {
+		info, resumed, err := h.core.Resume(r.Context(), r.PathValue("id"), req)
+		return Resumed{Info: info, Resumed: resumed}, err
+	}))
+	mux.HandleFunc("POST /sandboxes/{id}/fork", takes(h, func(r *http.Request, req sandbox.ForkRequest) (any, error) {
+		forks, err := h.core.Fork(r.Context(), r.PathValue("id"), req)
+		return encodeForks(forks), err
+	}))
+	mux.HandleFunc("POST /sandboxes/{id}/snapshots", takes(h, h.snapshot))
 	mux.HandleFunc("GET /sandboxes/{id}/logs", func(w http.ResponseWriter, r *http.Request) {
 		lines, err := h.core.Logs(r.PathValue("id"))
 		h.answer(w, lines, err)
 	})
+	mux.HandleFunc("GET /sandboxes/{id}/metrics", h.metrics)
 	mux.HandleFunc("POST /sandboxes/{id}/ports/{port}", h.connect)
+	mux.HandleFunc("DELETE /templates/{id}", func(w http.ResponseWriter, r *http.Request) {
+		h.answer(w, struct{}{}, h.core.DeleteTemplate(r.Context(), r.PathValue("id")))
+	})
 	return mux
 }
 
-func (h *handler) create(w http.ResponseWriter, r *http.Request) {
-	var req sandbox.CreateRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
-		h.answer(w, nil, &sandbox.InvalidError{Message: "the request is not valid JSON: " + err.Error()})
-		return
+// PauseRequest says how a sandbox is paused.
+type PauseRequest struct {
+	DiskOnly bool `json:"diskOnly,omitempty"` // without its memory
+}
+
+// Resumed is a sandbox that runs. Resumed is false when it ran before.
+type Resumed struct {
+	Info    sandbox.Info `json:"info"`
+	Resumed bool         `json:"resumed"`
+}
+
+// Fork is one copy, or why it was not made.
+type Fork struct {
+	Info  sandbox.Info `json:"info,omitzero"`
+	Error string       `json:"error,omitempty"`
+}
+
+func encodeForks(forks []sandbox.Fork) []Fork {
+	encoded := make([]Fork, len(forks))
+	for i, f := range forks {
+		if f.Err != nil {
+			encoded[i].Error = f.Err.Error()
+			continue
+		}
+		encoded[i].Info = f.Info
 	}
-	info, err := h.core.Create(r.Context(), req)
-	h.answer(w, info, err)
+	return encoded
+}
+
+// takes makes a handler of a function from a decoded body to an answer.
+func takes[T any](h *handler, do func(r *http.Request, body T) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var body T
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&body); err != nil {
+			h.answer(w, nil, &sandbox.InvalidError{Message: "the request is not valid JSON: " + err.Error()})
+			return
+		}
+		answer, err := do(r, body)
+		h.answer(w, answer, err)
+	}
+}
+
+func (h *handler) snapshot(r *http.Request, req sandbox.SnapshotRequest) (any, error) {
+	if req.Name != "" {
+		name := store.SplitName(req.Name)
+		if err := name.Check(); err != nil {
+			return nil, &sandbox.InvalidError{Message: err.Error()}
+		}
+		req.Name = name.String()
+	}
+	return h.core.Snapshot(r.Context(), r.PathValue("id"), req)
+}
+
+func (h *handler) metrics(w http.ResponseWriter, r *http.Request) {
+	var from time.Time
+	if s := r.URL.Query().Get("from"); s != "" {
+		var err error
+		if from, err = time.Parse(time.RFC3339Nano, s); err != nil {
+			h.answer(w, nil, &sandbox.InvalidError{Message: "from must be a time like 2026-01-02T03:04:05Z"})
+			return
+		}
+	}
+	points, err := h.core.Metrics(r.PathValue("id"), from, time.Time{})
+	h.answer(w, points, err)
 }
 
 // connect turns the request's connection into one to a port of the sandbox.
@@ -127,6 +209,8 @@ var kinds = map[string]error{
 	"not-found":          sandbox.ErrNotFound,
 	"port-closed":        sandbox.ErrPortClosed,
 	"template-not-found": sandbox.ErrTemplateNotFound,
+	"paused":             sandbox.ErrPaused,
+	"busy":               sandbox.ErrBusy,
 }
 
 func (h *handler) answer(w http.ResponseWriter, body any, err error) {
@@ -147,6 +231,9 @@ func (h *handler) answer(w http.ResponseWriter, body any, err error) {
 			if errors.Is(err, known) {
 				f.Kind, status = kind, http.StatusNotFound
 			}
+		}
+		if errors.Is(err, sandbox.ErrPaused) || errors.Is(err, sandbox.ErrBusy) {
+			status = http.StatusConflict
 		}
 		body = f
 	}

@@ -95,6 +95,75 @@ func TestLifeOfASandbox(t *testing.T) {
 	require.ErrorContains(t, err, "killed on the command line", "the reason crosses the socket")
 }
 
+func TestPauseAndResume(t *testing.T) {
+	w, client := serve(t)
+	info := w.Create(t, sandboxtest.Warm)
+	require.NoError(t, client.Pause(t.Context(), info.ID, control.PauseRequest{}))
+	paused, err := client.Get(t.Context(), info.ID)
+	require.NoError(t, err)
+	require.Equal(t, sandbox.Paused, paused.State)
+	require.ErrorIs(t, client.Pause(t.Context(), info.ID, control.PauseRequest{}), sandbox.ErrPaused)
+	_, err = client.Dial(t.Context(), info.ID, 49983)
+	require.ErrorIs(t, err, sandbox.ErrPaused)
+	_, err = client.Logs(t.Context(), info.ID)
+	require.NoError(t, err, "its log stays")
+
+	back, err := client.Resume(t.Context(), info.ID, sandbox.ResumeRequest{Timeout: time.Minute})
+	require.NoError(t, err)
+	require.True(t, back.Resumed)
+	require.Equal(t, sandbox.Running, back.Info.State)
+	require.Equal(t, info.AccessToken, back.Info.AccessToken)
+	more, err := client.Resume(t.Context(), info.ID, sandbox.ResumeRequest{Timeout: time.Hour})
+	require.NoError(t, err)
+	require.False(t, more.Resumed, "it ran already")
+	require.Greater(t, more.Info.EndAt, back.Info.EndAt)
+}
+
+func TestForkAndSnapshot(t *testing.T) {
+	w, client := serve(t)
+	info := w.Create(t, sandboxtest.Warm)
+	forks, err := client.Fork(t.Context(), info.ID, sandbox.ForkRequest{Count: 2, Timeout: time.Minute})
+	require.NoError(t, err)
+	require.Len(t, forks, 2)
+	for _, fork := range forks {
+		require.Empty(t, fork.Error)
+		require.Equal(t, sandbox.Running, fork.Info.State)
+		require.NotEqual(t, info.AccessToken, fork.Info.AccessToken)
+		require.NoError(t, client.Kill(t.Context(), fork.Info.ID))
+	}
+	_, err = client.Fork(t.Context(), info.ID, sandbox.ForkRequest{Count: 101, Timeout: time.Minute})
+	require.ErrorContains(t, err, "1 to 100")
+
+	snapshot, err := client.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{Name: "Mine:default"})
+	require.NoError(t, err)
+	require.Equal(t, "mine", snapshot.Name, "names have one form")
+	require.Equal(t, info.ID, snapshot.SourceSandbox)
+	made, err := client.Create(t.Context(), sandbox.CreateRequest{Template: "mine", Timeout: time.Minute, KeyID: info.KeyID})
+	require.NoError(t, err)
+	require.NoError(t, client.Kill(t.Context(), made.ID))
+	_, err = client.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{Name: "a b"})
+	require.ErrorContains(t, err, "letters, digits")
+	require.NoError(t, client.DeleteTemplate(t.Context(), "mine"))
+	require.ErrorIs(t, client.DeleteTemplate(t.Context(), "mine"), sandbox.ErrTemplateNotFound)
+}
+
+func TestMetrics(t *testing.T) {
+	w, client := serve(t)
+	info := w.Create(t, sandboxtest.Warm)
+	var points []sandbox.Metric
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		points, err = client.Metrics(t.Context(), info.ID, time.Time{})
+		require.NoError(t, err)
+		return len(points) > 0
+	}, 30*time.Second, 50*time.Millisecond)
+	require.Equal(t, info.CPUs, points[0].CPUs)
+	require.Equal(t, info.MemoryBytes, points[0].MemoryTotalBytes)
+	later, err := client.Metrics(t.Context(), info.ID, time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	require.Empty(t, later)
+}
+
 func TestErrorsKeepTheirKind(t *testing.T) {
 	w, client := serve(t)
 	info := w.Create(t, sandboxtest.Warm)
@@ -102,6 +171,10 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	dial := func(id string, port uint16) error { _, err := client.Dial(t.Context(), id, port); return err }
 	_, logs := client.Logs(t.Context(), "inone")
 	_, get := client.Get(t.Context(), "inone")
+	_, resume := client.Resume(t.Context(), "inone", sandbox.ResumeRequest{Timeout: time.Minute})
+	_, fork := client.Fork(t.Context(), "inone", sandbox.ForkRequest{Count: 1, Timeout: time.Minute})
+	_, snapshot := client.Snapshot(t.Context(), "inone", sandbox.SnapshotRequest{})
+	_, metrics := client.Metrics(t.Context(), "inone", time.Time{})
 	for _, test := range []struct {
 		name string
 		err  error
@@ -110,6 +183,11 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 		{"unknown template", create(sandbox.CreateRequest{Template: "none", Timeout: time.Minute}), sandbox.ErrTemplateNotFound},
 		{"get", get, sandbox.ErrNotFound},
 		{"logs", logs, sandbox.ErrNotFound},
+		{"pause", client.Pause(t.Context(), "inone", control.PauseRequest{}), sandbox.ErrNotFound},
+		{"resume", resume, sandbox.ErrNotFound},
+		{"fork", fork, sandbox.ErrNotFound},
+		{"snapshot", snapshot, sandbox.ErrNotFound},
+		{"metrics", metrics, sandbox.ErrNotFound},
 		{"kill", client.Kill(t.Context(), "inone"), sandbox.ErrNotFound},
 		{"dial nobody", dial("inone", 8000), sandbox.ErrNotFound},
 		{"closed port", dial(info.ID, 9), sandbox.ErrPortClosed},
@@ -186,6 +264,11 @@ func TestRequestsThatAreWrong(t *testing.T) {
 		{"POST", "/sandboxes", "no json", 400},
 		{"POST", "/sandboxes", `{"template": 1}`, 400},
 		{"POST", "/sandboxes", `{"template": "` + strings.Repeat("x", 2<<20) + `"}`, 400},
+		{"POST", "/sandboxes/" + info.ID + "/pause", "no json", 400},
+		{"POST", "/sandboxes/" + info.ID + "/resume", "{}", 400}, // no timeout
+		{"POST", "/sandboxes/" + info.ID + "/fork", `{"count":0,"timeout":1}`, 400},
+		{"POST", "/sandboxes/" + info.ID + "/snapshots", `{"name":"a/b"}`, 400},
+		{"GET", "/sandboxes/" + info.ID + "/metrics?from=noon", "", 400},
 		{"POST", "/sandboxes/" + info.ID + "/ports/70000", "", 400},
 		{"POST", "/sandboxes/" + info.ID + "/ports/http", "", 400},
 		{"PUT", "/sandboxes", "", 405},
