@@ -162,6 +162,7 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 	if err := m.removeStates(s.id, but); err != nil {
 		return err
 	}
+	m.openHistory(s)
 	if s.info.State == Paused {
 		return m.adoptPaused(ctx, s)
 	}
@@ -185,6 +186,7 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 			err = r.network.Close()
 		}
 	}
+	m.closeHistory(s)
 	s.lock.Close()
 	if err := m.sweepOne(ctx, s.id); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", s.id, err)

@@ -65,7 +65,8 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, init hostapi.Init) error
 	if err != nil {
 		return err
 	}
-	if err := r.introduce(ctx, init); err != nil {
+	err = m.step(ctx, stepAgent, func(ctx context.Context) error { return r.introduce(ctx, init) })
+	if err != nil {
 		return err
 	}
 	if len(init.CABundle) > 0 {
@@ -100,11 +101,15 @@ func (m *Manager) newRun(s *sandbox) *run {
 }
 
 func (m *Manager) makeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
+	return m.step(ctx, stepNetwork, func(ctx context.Context) error { return m.doMakeNetwork(ctx, s, r, adopt) })
+}
+
+func (m *Manager) doMakeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
 	network, err := m.config.Network(ctx, NetworkConfig{
 		Dir:          m.sandboxDir(s.id),
 		Adopt:        adopt,
 		DenyInternet: s.info.Network.DenyInternet,
-		Refused:      func(what, reason string) { s.log.add("network", "refused "+what+": "+reason) },
+		Refused:      func(what, reason string) { s.log.warn("network", "refused "+what+": "+reason) },
 	})
 	if err != nil {
 		return fmt.Errorf("make network: %w", err)
@@ -119,13 +124,15 @@ func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
 	if err != nil {
 		return err
 	}
-	if s.from.memory != "" {
-		r.instance, err = m.config.Engine.Restore(ctx, spec, s.from.memory)
-	} else {
-		spec.Disk = s.from.disk
-		r.instance, err = m.config.Engine.Start(ctx, spec)
-	}
-	return err
+	return m.step(ctx, stepEngine, func(ctx context.Context) error {
+		if s.from.memory != "" {
+			r.instance, err = m.config.Engine.Restore(ctx, spec, s.from.memory)
+		} else {
+			spec.Disk = s.from.disk
+			r.instance, err = m.config.Engine.Start(ctx, spec)
+		}
+		return err
+	})
 }
 
 func (m *Manager) spec(s *sandbox, r *run) engine.Spec {
@@ -204,12 +211,12 @@ func (m *Manager) relieve(ctx context.Context, s *sandbox, r *run, p engine.Pres
 	relieved, err := r.agent.relieve(ctx, p.LimitBytes)
 	switch {
 	case err != nil:
-		s.log.add("lifecycle", "out of memory, and the agent did not answer: "+err.Error())
+		s.log.warn("lifecycle", "out of memory, and the agent did not answer: "+err.Error())
 		return err
 	case relieved.PID == 0:
-		s.log.add("lifecycle", "out of memory, and there is no process to end")
+		s.log.warn("lifecycle", "out of memory, and there is no process to end")
 	default:
-		s.log.add("lifecycle", fmt.Sprintf("out of memory: ended %s (pid %d, %d MiB) at the limit of %d MiB",
+		s.log.warn("lifecycle", fmt.Sprintf("out of memory: ended %s (pid %d, %d MiB) at the limit of %d MiB",
 			relieved.Name, relieved.PID, relieved.RSSBytes>>20, p.LimitBytes>>20))
 	}
 	return nil
@@ -221,6 +228,7 @@ func (m *Manager) teardown(ctx context.Context, s *sandbox) error {
 	if err := m.endRun(ctx, s); err != nil || s.lock == nil {
 		return err
 	}
+	m.closeHistory(s)
 	err := errors.Join(os.RemoveAll(m.sandboxDir(s.id)), s.lock.Close())
 	s.lock = nil
 	return err
@@ -238,6 +246,7 @@ func (m *Manager) claimDir(s *sandbox) (string, error) {
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return "", err
 	}
+	m.openHistory(s)
 	s.lock, err = lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
 	return dir, err
 }

@@ -69,7 +69,10 @@ type Config struct {
 	// OnEvent is told of every event, in the order of each sandbox, by the goroutine
 	// that made it happen; it may take the time of a database write. Nil is nobody.
 	OnEvent func(Event)
-	Log     *slog.Logger
+	// OnStep is called when a step of a start, a pause or a copy begins (see step.go);
+	// what it returns is the step's context and is called at its end. Nil is nobody.
+	OnStep func(ctx context.Context, step string) (context.Context, func(error))
+	Log    *slog.Logger
 	// Keep makes sandboxes outlive the process: Leave and a crash leave them running,
 	// and the next manager with Keep on the data folder adopts them. One manager with
 	// Keep at a time has a data folder.
@@ -230,6 +233,7 @@ func (m *Manager) letGo(ctx context.Context, s *sandbox) error {
 		r.instance.Detach()
 		err = errors.Join(err, r.network.Detach())
 	}
+	m.closeHistory(s)
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 	}
@@ -268,6 +272,8 @@ func (m *Manager) find(id string) (*sandbox, error) {
 		switch s.state() {
 		case Running, Pausing, Paused, Resuming:
 			return s, nil
+		case Ending, Ended:
+			return nil, s.goneError()
 		}
 	}
 	if wasThere {
@@ -432,12 +438,14 @@ func (m *Manager) create(ctx context.Context, s *sandbox) error {
 // takeTurn waits for the right to start a sandbox: as many start at once as there
 // are processors.
 func (m *Manager) takeTurn(ctx context.Context) error {
-	select {
-	case m.starting <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return m.step(ctx, stepTurn, func(ctx context.Context) error {
+		select {
+		case m.starting <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 func (m *Manager) giveTurn() { <-m.starting }

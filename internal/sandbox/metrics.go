@@ -84,18 +84,22 @@ func (m *Manager) sampleOne(s *sandbox, now time.Time, due bool) {
 }
 
 // openHistory takes over the metrics and the log that an earlier process left in
-// the sandbox's folder, and keeps them there from now on. Calling it again does
-// nothing.
-func (s *sandbox) openHistory(dir string) error {
-	info := s.snapshotInfo()
+// the sandbox's folder, and keeps them there from now on. A sandbox without a past
+// is better than none, so trouble is only logged.
+func (m *Manager) openHistory(s *sandbox) {
+	dir, info := m.sandboxDir(s.id), s.snapshotInfo()
 	limits := Metric{CPUs: info.CPUs, MemoryTotalBytes: info.MemoryBytes, DiskTotalBytes: info.DiskBytes}
-	return errors.Join(s.metrics.open(filepath.Join(dir, "metrics"), limits), s.log.open(filepath.Join(dir, "log")))
+	if err := errors.Join(s.metrics.open(filepath.Join(dir, "metrics"), limits), s.log.open(filepath.Join(dir, "log"))); err != nil {
+		m.config.Log.Error("past metrics or log cannot be read", "sandbox", s.id, "error", err)
+	}
 }
 
 // closeHistory saves metrics and log; nothing is written to the folder after it.
 // Calling it again does nothing.
-func (s *sandbox) closeHistory() error {
-	return errors.Join(s.metrics.close(), s.log.close())
+func (m *Manager) closeHistory(s *sandbox) {
+	if err := errors.Join(s.metrics.close(), s.log.close()); err != nil {
+		m.config.Log.Error("metrics or log could not be saved", "sandbox", s.id, "error", err)
+	}
 }
 
 // point is a Metric as it is kept, in memory and on disk.

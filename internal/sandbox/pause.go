@@ -55,12 +55,12 @@ func (m *Manager) pause(ctx context.Context, s *sandbox, diskOnly bool, why stri
 	r.network.Hold()
 	saved, err := m.save(ctx, s, r, diskOnly)
 	if err == nil {
-		err = m.commitPause(ctx, s, saved)
+		err = m.commitPause(ctx, s, saved, why)
 	}
 	if err != nil {
 		r.network.Release()
 		s.goOn(pauseAgain, func() { m.expire(s) })
-		s.log.add("lifecycle", "could not be paused and runs on: "+err.Error())
+		s.log.warn("lifecycle", "could not be paused and runs on: "+err.Error())
 		return fmt.Errorf("pause sandbox %s: it runs on: %w", s.id, err)
 	}
 	if err := m.endRun(context.WithoutCancel(ctx), s); err != nil {
@@ -82,7 +82,7 @@ func (m *Manager) save(ctx context.Context, s *sandbox, r *run, diskOnly bool) (
 	if err := os.Mkdir(partial, 0o700); err != nil {
 		return nil, err
 	}
-	err := checkpoint(ctx, r, partial, diskOnly)
+	err := m.step(ctx, stepSave, func(ctx context.Context) error { return checkpoint(ctx, r, partial, diskOnly) })
 	if err == nil {
 		err = os.Rename(partial, dir)
 	}
@@ -101,7 +101,7 @@ func checkpoint(ctx context.Context, r *run, dir string, diskOnly bool) error {
 }
 
 // commitPause makes the saved state what the sandbox is.
-func (m *Manager) commitPause(ctx context.Context, s *sandbox, saved *savedState) error {
+func (m *Manager) commitPause(ctx context.Context, s *sandbox, saved *savedState, why string) error {
 	s.mu.Lock()
 	err := ctx.Err() // somebody wants it ended
 	if err == nil {
@@ -109,7 +109,7 @@ func (m *Manager) commitPause(ctx context.Context, s *sandbox, saved *savedState
 	}
 	before := s.info.EndAt
 	if err == nil {
-		s.saved, s.info.EndAt = saved, time.Now().UTC()
+		s.saved, s.info.EndAt, s.info.Reason = saved, time.Now().UTC(), why
 	}
 	s.mu.Unlock()
 	if err == nil {
@@ -117,7 +117,7 @@ func (m *Manager) commitPause(ctx context.Context, s *sandbox, saved *savedState
 			return nil
 		}
 		s.mu.Lock()
-		s.info.State, s.saved, s.info.EndAt = Pausing, nil, before // as it was
+		s.info.State, s.saved, s.info.EndAt, s.info.Reason = Pausing, nil, before, "" // as it was
 		s.mu.Unlock()
 	}
 	return errors.Join(err, os.RemoveAll(filepath.Join(m.sandboxDir(s.id), saved.Name)))
@@ -155,7 +155,7 @@ func (m *Manager) Wake(ctx context.Context, id string) error {
 	if !wakes {
 		return fmt.Errorf("sandbox %s: %w", id, ErrAsleep)
 	}
-	_, err = m.resume(ctx, s, ResumeRequest{Quota: quota, Timeout: max(timeout, MinWake), onlyWake: true})
+	_, err = m.resume(ctx, s, ResumeRequest{Quota: quota, Timeout: quota.bound(max(timeout, MinWake)), onlyWake: true})
 	return err
 }
 
@@ -184,7 +184,7 @@ func (m *Manager) resume(ctx context.Context, s *sandbox, req ResumeRequest) (re
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, m.endRun(ctx, s))
 		s.setState(Paused)
-		s.log.add("lifecycle", "could not be resumed and is still paused: "+err.Error())
+		s.log.warn("lifecycle", "could not be resumed and is still paused: "+err.Error())
 		m.config.Log.Error("resume failed", "sandbox", s.id, "error", err, "agent", s.log.tail(20))
 		return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, err)
 	}

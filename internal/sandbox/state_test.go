@@ -3,7 +3,6 @@ package sandbox
 import (
 	"fmt"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,47 +53,6 @@ func TestIDsAreUniqueLabelsOfOneLength(t *testing.T) {
 func TestTokens(t *testing.T) {
 	require.Regexp(t, `^[0-9a-f]{64}$`, newToken())
 	require.NotEqual(t, newToken(), newToken())
-}
-
-func TestLogbookKeepsTheLastLines(t *testing.T) {
-	var book logbook
-	for n := range logLines + 10 {
-		book.add("lifecycle", fmt.Sprint(n))
-	}
-	lines := book.all()
-	require.Len(t, lines, logLines)
-	require.Equal(t, "10", lines[0].Text)
-	require.Equal(t, fmt.Sprint(logLines+9), lines[logLines-1].Text)
-}
-
-func TestLogbookJoinsAndBoundsLines(t *testing.T) {
-	var book logbook
-	for _, piece := range []string{"one", " line\nnext", "\n\n", strings.Repeat("x", 3*logLineBytes), "more\nunfinished"} {
-		n, err := book.Write([]byte(piece))
-		require.NoError(t, err)
-		require.Equal(t, len(piece), n)
-	}
-	book.add("network", strings.Repeat("y", logLineBytes+1))
-	var texts []string
-	for _, line := range book.all() {
-		texts = append(texts, line.Source+": "+line.Text)
-	}
-	require.Equal(t, []string{
-		"agent: one line", "agent: next", "agent: ",
-		"agent: " + strings.Repeat("x", logLineBytes),
-		"network: " + strings.Repeat("y", logLineBytes),
-	}, texts)
-	require.LessOrEqual(t, cap(book.part), 2*logLineBytes, "an endless line takes memory")
-}
-
-func TestLogbookTailIsTheAgentsLastLines(t *testing.T) {
-	var book logbook
-	for n := range 5 {
-		book.add("agent", fmt.Sprint("agent ", n))
-		book.add("lifecycle", "between")
-	}
-	require.Equal(t, "agent 3\nagent 4", book.tail(2))
-	require.Equal(t, "", (&logbook{}).tail(2))
 }
 
 func TestErrorsTellWhatToDo(t *testing.T) {
