@@ -175,7 +175,7 @@ func (s *sandbox) begin(timeout time.Duration, expire func()) error {
 	if err := s.setStateLocked(Running); err != nil {
 		return err
 	}
-	s.saved = nil
+	s.saved, s.info.Reason = nil, ""
 	s.info.StartedAt = time.Now().UTC()
 	s.info.EndAt = s.info.StartedAt.Add(timeout)
 	s.timer = time.AfterFunc(timeout, expire)

@@ -48,6 +48,13 @@ func (m *Manager) readmit(q Quota, s *sandbox) error {
 	return nil
 }
 
+func (q Quota) bound(timeout time.Duration) time.Duration {
+	if q.Timeout > 0 {
+		return min(timeout, q.Timeout)
+	}
+	return timeout
+}
+
 // usage is what a key has, in the words of Quota.
 type usage struct {
 	sandboxes, cpus int

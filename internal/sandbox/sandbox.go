@@ -19,7 +19,7 @@ type Info struct {
 	BuildID      string            `json:"buildID,omitempty"` // of the template's build
 	KeyID        string            `json:"keyID"`             // owner
 	State        State             `json:"state"`
-	Reason       string            `json:"reason,omitempty"` // why it ended or failed, in words
+	Reason       string            `json:"reason,omitempty"` // why it ended, failed or is paused, in words
 	StartedAt    time.Time         `json:"startedAt"`        // of the run: a resume starts a new one
 	EndAt        time.Time         `json:"endAt"`            // when its timeout passes; of a paused one, when it was paused
 	CPUs         int               `json:"cpus"`
@@ -81,6 +81,9 @@ type Quota struct {
 	MemoryBytes int64   `json:"memoryBytes,omitempty"` // of the running ones
 	DiskBytes   int64   `json:"diskBytes,omitempty"`   // limits of the running ones and what paused ones hold
 	Snapshots   int     `json:"snapshots,omitempty"`   // see Snapshot
+	// Timeout bounds what Wake gives; requests that name a timeout are checked by
+	// who takes them.
+	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
 // ResumeRequest says how a sandbox is brought back.
