@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 func addJSONFlag(cmd *cobra.Command, value *bool) {
@@ -38,4 +41,18 @@ func when(t time.Time) string {
 		return "-"
 	}
 	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// confirm asks on the terminal and returns an error unless the answer is yes.
+func confirm(question string) error {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return errors.New("there is no terminal to ask on: add --yes to do it without a question")
+	}
+	fmt.Fprint(os.Stderr, question+" [y/N] ")
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // what was typed before an error counts
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was done")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,15 +16,36 @@ import (
 )
 
 func newSandbox() *cobra.Command {
-	return group(&cobra.Command{Use: "sandbox", Short: "List, create, use and kill sandboxes of the running server"},
-		newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxKill())
+	return group(&cobra.Command{Use: "sandbox", Short: "List, create, use, pause, copy and kill sandboxes of the running server"},
+		newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxMetrics(),
+		newSandboxPause(), newSandboxResume(), newSandboxFork(), newSandboxSnapshot(), newSandboxKill())
+}
+
+// shownSandbox is a sandbox as it is printed.
+type shownSandbox struct {
+	sandbox.Info
+	DenyInternet bool `json:"denyInternet,omitempty"` // where scripts look for it since before there was network
+}
+
+// show leaves out the tokens: what is printed may be kept in logs.
+func show(info sandbox.Info) shownSandbox {
+	info.AccessToken, info.TrafficToken = "", ""
+	return shownSandbox{Info: info, DenyInternet: info.Network.DenyInternet}
+}
+
+func showAll(infos []sandbox.Info) []shownSandbox {
+	shown := make([]shownSandbox, len(infos)) // an empty list is [], not null
+	for i, info := range infos {
+		shown[i] = show(info)
+	}
+	return shown
 }
 
 func newSandboxList() *cobra.Command {
 	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the live sandboxes of all keys",
+		Short: "List the sandboxes of all keys, running and paused",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all {
@@ -36,20 +58,18 @@ func newSandboxList() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for i := range infos {
-					infos[i].AccessToken = ""
-				}
 				if asJSON {
-					if infos == nil {
-						infos = []sandbox.Info{}
-					}
-					return printJSON(infos)
+					return printJSON(showAll(infos))
 				}
 				var rows [][]string
 				for _, s := range infos {
-					rows = append(rows, []string{s.ID, s.TemplateName, string(s.State), when(s.StartedAt), when(s.EndAt)})
+					ends, note := when(s.EndAt), s.Reason
+					if s.State == sandbox.Paused {
+						ends, note = "-", strings.TrimSuffix("since "+when(s.EndAt)+": "+s.Reason, ": ")
+					}
+					rows = append(rows, []string{s.ID, s.TemplateName, string(s.State), when(s.StartedAt), ends, note})
 				}
-				return printTable([]string{"id", "template", "state", "started", "ends"}, rows)
+				return printTable([]string{"id", "template", "state", "started", "ends", "note"}, rows)
 			})(cmd, args)
 		},
 	}
@@ -91,15 +111,23 @@ func listRecords(ctx context.Context, records *sqlite.Store, asJSON bool) error 
 }
 
 func newSandboxCreate() *cobra.Command {
-	var asJSON, offline bool
-	var template string
+	var asJSON, offline, autoResume, private bool
+	var template, onTimeout string
 	var timeout time.Duration
 	var env, metadata map[string]string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox and print its id",
-		Args:  cobra.NoArgs,
+		Long: `Create a sandbox of the default key and print its id.
+
+A --private sandbox answers on its ports only to requests that have its traffic
+token in the header E2B-Traffic-Access-Token. --json prints it, now and never again.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			lifecycle, err := parseLifecycle(onTimeout, autoResume)
+			if err != nil {
+				return err
+			}
 			c, err := loadConfig(cmd)
 			if err != nil {
 				return err
@@ -110,7 +138,13 @@ func newSandboxCreate() *cobra.Command {
 			}
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
-					Template: template, Timeout: timeout, EnvVars: env, Metadata: metadata, Network: sandbox.NetworkOptions{DenyInternet: offline}, KeyID: key,
+					Template:  template,
+					KeyID:     key,
+					Timeout:   timeout,
+					EnvVars:   env,
+					Metadata:  metadata,
+					Lifecycle: lifecycle,
+					Network:   sandbox.NetworkOptions{DenyInternet: offline, PrivateTraffic: private},
 				})
 				if errors.Is(err, sandbox.ErrTemplateNotFound) {
 					return fmt.Errorf("%w; `tombolo template build` makes the default ones", err)
@@ -119,8 +153,9 @@ func newSandboxCreate() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					info.AccessToken = ""
-					return printJSON(info)
+					shown := show(info)
+					shown.TrafficToken = info.TrafficToken
+					return printJSON(shown)
 				}
 				fmt.Println(info.ID)
 				return nil
@@ -128,12 +163,26 @@ func newSandboxCreate() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&template, "template", "t", "base", "template to start from")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the sandbox ends after this time")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the sandbox ends, or is paused, after this time")
 	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
 	cmd.Flags().StringToStringVarP(&metadata, "metadata", "m", nil, "metadata NAME=VALUE; may be repeated")
-	cmd.Flags().BoolVar(&offline, "offline", false, "no network")
+	cmd.Flags().StringVar(&onTimeout, "on-timeout", "kill", "what happens after --timeout: kill, or pause, which keeps memory and files")
+	cmd.Flags().BoolVar(&autoResume, "auto-resume", false, "let a request to the paused sandbox resume it; needs --on-timeout pause")
+	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")
+	cmd.Flags().BoolVar(&private, "private", false, "close its ports to requests without its traffic token")
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+func parseLifecycle(onTimeout string, autoResume bool) (sandbox.Lifecycle, error) {
+	pause := onTimeout == "pause"
+	if !pause && onTimeout != "kill" {
+		return sandbox.Lifecycle{}, fmt.Errorf("--on-timeout %q: use kill or pause", onTimeout)
+	}
+	if autoResume && !pause {
+		return sandbox.Lifecycle{}, errors.New("--auto-resume needs --on-timeout pause: what is killed cannot be resumed")
+	}
+	return sandbox.Lifecycle{PauseOnTimeout: pause, AutoResume: autoResume}, nil
 }
 
 // defaultKeyID is the id of the key that "tombolo env" gives out, so that what
@@ -167,6 +216,9 @@ func newSandboxExec() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if info.State == sandbox.Paused {
+				return pausedError(info.ID, fmt.Errorf("sandbox %s: %w", info.ID, sandbox.ErrPaused))
+			}
 			return execution{
 				dial:  func(ctx context.Context, port uint16) (net.Conn, error) { return client.Dial(ctx, info.ID, port) },
 				token: info.AccessToken,
@@ -185,7 +237,7 @@ func newSandboxLogs() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "logs ID",
-		Short: "Print a live sandbox's log: its life, its agent, connections refused",
+		Short: "Print the log of a sandbox: its life, its agent, connections refused",
 		Args:  cobra.ExactArgs(1),
 		RunE: withServer(func(ctx context.Context, client *control.Client, args []string) error {
 			lines, err := client.Logs(ctx, args[0])
@@ -206,10 +258,10 @@ func newSandboxLogs() *cobra.Command {
 }
 
 func newSandboxKill() *cobra.Command {
-	var all bool
+	var all, yes bool
 	cmd := &cobra.Command{
 		Use:   "kill ID ...",
-		Short: "Kill sandboxes",
+		Short: "Kill sandboxes, running or paused; what was saved of a paused one goes too",
 		Args: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return errors.New("name the sandboxes to kill, or use --all")
@@ -222,23 +274,47 @@ func newSandboxKill() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if len(infos) > 0 && !yes {
+					if err := confirm(fmt.Sprintf("Kill %s?", count(infos))); err != nil {
+						return err
+					}
+				}
 				for _, info := range infos {
 					ids = append(ids, info.ID)
 				}
 			}
-			var errs []error
-			for _, id := range ids {
-				if err := client.Kill(ctx, id); err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", id, err))
-					continue
-				}
-				fmt.Println(id)
-			}
-			return errors.Join(errs...)
+			return each(ids, func(id string) error { return client.Kill(ctx, id) })
 		}),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "kill every live sandbox")
+	cmd.Flags().BoolVar(&all, "all", false, "kill every sandbox of every key")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask before --all")
 	return cmd
+}
+
+// count says how many sandboxes there are, and how many of them hold what nobody
+// else has.
+func count(infos []sandbox.Info) string {
+	paused := 0
+	for _, info := range infos {
+		if info.State == sandbox.Paused {
+			paused++
+		}
+	}
+	return fmt.Sprintf("all sandboxes, %d running and %d paused", len(infos)-paused, paused)
+}
+
+// each does something to each sandbox, prints the ids of those it was done to and
+// returns what went wrong with the others.
+func each(ids []string, do func(id string) error) error {
+	var errs []error
+	for _, id := range ids {
+		if err := do(id); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", id, err))
+			continue
+		}
+		fmt.Println(id)
+	}
+	return errors.Join(errs...)
 }
 
 // withServer connects a command to the running server.

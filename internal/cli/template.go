@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
@@ -22,7 +26,7 @@ func newTemplateList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List templates",
+		Short: "List templates, snapshots of sandboxes among them",
 		Args:  cobra.NoArgs,
 		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, _ []string) error {
 			templates, err := records.Templates(cmd.Context())
@@ -41,7 +45,7 @@ func newTemplateList() *cobra.Command {
 				if t.Snapshot == "" {
 					start = "cold"
 				}
-				rows = append(rows, []string{t.Name, t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start, when(t.BuiltAt)})
+				rows = append(rows, []string{cmp.Or(t.Name, "-"), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start, when(t.BuiltAt)})
 			}
 			return printTable([]string{"name", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
 		}),
@@ -97,18 +101,39 @@ none is named. What is there already is kept: a second build takes no time.`, st
 func newTemplateDelete() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME|ID",
-		Short: "Delete a template; its running sandboxes go on",
+		Short: "Delete a template or snapshot; sandboxes made from it live on",
 		Args:  cobra.ExactArgs(1),
-		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
-			t, err := records.DeleteTemplate(cmd.Context(), args[0])
-			if errors.Is(err, store.ErrNotFound) {
-				return fmt.Errorf("no template %q; `tombolo template list` shows what there is", args[0])
-			}
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			fmt.Printf("deleted %s\n", t.Name)
-			return nil
-		}),
+			err = deleteTemplate(cmd.Context(), c, args[0])
+			if errors.Is(err, sandbox.ErrTemplateNotFound) || errors.Is(err, store.ErrNotFound) {
+				return fmt.Errorf("no template %q; `tombolo template list` shows what there is", args[0])
+			}
+			if err == nil {
+				fmt.Printf("deleted %s\n", args[0])
+			}
+			return err
+		},
 	}
+}
+
+// deleteTemplate has the server delete a template, with its files. Without one
+// only the record goes; a later server removes the files.
+func deleteTemplate(ctx context.Context, c config, idOrName string) error {
+	client, _, err := control.Dial(ctx, c.Data)
+	if err == nil {
+		return client.DeleteTemplate(ctx, idOrName)
+	}
+	if !errors.Is(err, control.ErrNoServer) {
+		return err
+	}
+	records, err := openStore(ctx, c)
+	if err != nil {
+		return err
+	}
+	_, err = records.DeleteTemplate(ctx, idOrName)
+	return errors.Join(err, records.Close())
 }
