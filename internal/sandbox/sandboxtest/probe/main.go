@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,6 +66,12 @@ func run(command string, args []string) {
 		check(err)
 	case "eat":
 		eat()
+	case "burn":
+		fmt.Println("burning")
+		for {
+		}
+	case "hold": // MEBIBYTES
+		hold(args[0])
 	case "fill": // PATH
 		fill(args[0])
 	case "fork":
@@ -119,6 +126,19 @@ func eat() {
 		hold = append(hold, block)
 		_ = hold
 	}
+}
+
+// hold takes memory and keeps it.
+func hold(mebibytes string) {
+	n, err := strconv.Atoi(mebibytes)
+	check(err)
+	block := make([]byte, n<<20)
+	for i := range block {
+		block[i] = byte(i)
+	}
+	fmt.Println("holding")
+	wait()
+	runtime.KeepAlive(block)
 }
 
 // fill writes a file until there is no room.
