@@ -30,9 +30,9 @@ def private_data_folder(template_data):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def build_templates(data):
+def build_templates(data, binary=BINARY):
     """Makes the default templates in a data folder; quick where their images are."""
-    subprocess.run([BINARY, "template", "build", "--data", str(data)], check=True, capture_output=True)
+    subprocess.run([binary, "template", "build", "--data", str(data)], check=True, capture_output=True)
 
 
 class Server:

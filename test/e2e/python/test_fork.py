@@ -1,14 +1,18 @@
 """Snapshots and forks of running sandboxes."""
 
+import contextlib
 import json
+import os
 import time
 import uuid
 
 import e2b_code_interpreter
+import httpx
 import pytest
 from e2b import NotFoundException, Sandbox, SandboxException, SandboxState
 
 from cli import as_json, tombolo
+from test_network import INDEX_HOST
 from wait import eventually
 from witness import FOLDER, Witness, get
 
@@ -147,9 +151,8 @@ def test_snapshots_are_listed_and_deleted(new_box, snapshot_of):
 
 
 def test_a_template_of_the_machine_is_not_deleted_as_a_snapshot(new_box):
-    with pytest.raises(Exception):
+    with contextlib.suppress(SandboxException):
         assert Sandbox.delete_snapshot("base") is False
-        raise NotFoundException("it says that there is no such snapshot")
     assert new_box("base").is_running()
 
 
@@ -242,7 +245,6 @@ def test_a_fork_says_nothing_of_its_parents_tokens(new_box, forks_of):
 
 
 def test_a_connection_out_is_not_inherited(new_box, forks_of):
-    from test_network import INDEX_HOST
     parent = new_box()
     host = parent.commands.run(INDEX_HOST).stdout.strip()
     program = f"""
@@ -300,7 +302,6 @@ def test_the_parent_serves_while_it_is_forked(new_box, forks_of):
 
 @pytest.mark.parametrize("count", [0, 101])
 def test_a_count_out_of_range_is_refused(new_box, count):
-    import httpx, os
     sandbox = new_box()
     answer = httpx.post(f"{os.environ['E2B_API_URL']}/sandboxes/{sandbox.sandbox_id}/fork", json={"count": count}, headers={"X-API-Key": os.environ["E2B_API_KEY"]}, timeout=60)
     assert answer.status_code == 400 and "count" in answer.json()["message"]

@@ -6,6 +6,7 @@ import datetime
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -16,10 +17,12 @@ import e2b_code_interpreter
 import httpx
 import pytest
 from e2b import AuthenticationException, NotFoundException, Sandbox, SandboxException, SandboxQuery, SandboxState, TimeoutException
+from websockets.sync.client import connect
 
-from cli import as_json
+from cli import as_json, tombolo
 from server import Server, disk_usage
 from test_network import INDEX_HOST
+from test_ports import ECHO, SERVER
 from wait import eventually
 from witness import FOLDER, PORT, Witness, get, sha256
 
@@ -532,7 +535,6 @@ def test_a_request_to_a_port_wakes_it(new_box, by):
 
 
 def test_a_web_socket_wakes_it(new_box):
-    from test_ports import ECHO, SERVER, connect, socket
     sandbox = new_box(lifecycle=ON_TIMEOUT)
     sandbox.files.write("/tmp/echo.py", ECHO)
     sandbox.commands.run("python3 /tmp/echo.py 8010", background=True, timeout=0).disconnect()
@@ -565,7 +567,6 @@ def test_a_wrong_token_does_not_wake_it(new_box):
 
 
 def test_another_key_cannot_resume_it(new_box, request):
-    from cli import tombolo
     made = as_json("key", "create", "stranger")
     request.addfinalizer(lambda: tombolo("key", "delete", made["id"]))
     sandbox = new_box()

@@ -19,7 +19,7 @@ import pytest
 from e2b import NotFoundException, Sandbox, SandboxState
 
 from cli import as_json
-from server import build_templates, expect_nothing_left, private_data_folder, traces
+from server import build_templates, expect_nothing_left, traces
 from wait import eventually
 from witness import Witness, get
 
@@ -336,18 +336,32 @@ def test_an_upgrade_keeps_what_runs_what_sleeps_and_snapshots(serve, data, addre
     assert Sandbox.delete_snapshot(snapshot.snapshot_id, **options) is True
 
 
-def test_programs_of_old_versions_go_when_nothing_needs_them(serve, data, address, next_binary):
-    engines = lambda: {path.name for path in (data / "engines").glob("*") if not path.name.startswith(".")}
+@pytest.mark.timeout(300)
+def test_the_program_of_an_old_version_stays_as_long_as_it_is_needed(serve, data, address, next_binary, request):
+    def programs():
+        return {path.name for path in (data / "engines").iterdir()}
+
+    request.addfinalizer(lambda: build_templates(data))
     old = serve(listen=address)
-    sandbox = Sandbox.create(**old.client_options())
+    options = old.client_options()
+    sandbox = Sandbox.create(**options)
+    witness = Witness(sandbox).start().add("x")
     sandbox.pause()
     old.stop()
-    kept = engines()
-    assert kept, "a paused sandbox keeps the program that wrote it"
+    [kept] = programs()
+    build_templates(data, next_binary)
     new = serve(listen=address, binary=next_binary)
     sandbox.connect()
-    assert kept <= engines()
-    new.kill_sandboxes()
+    witness.check()
+    new.stop()
+    new = serve(listen=address, binary=next_binary)
+    sandbox.pause()
+    sandbox.connect()
+    witness.check()
+    assert kept in programs()
+    sandbox.kill()
     new.stop()
     serve(listen=address, binary=next_binary)
-    eventually(lambda: not kept & engines(), 20, "the program that nothing needs is removed")
+    eventually(lambda: kept not in programs(), 20, "the program that nothing needs is removed")
+    with Sandbox.create(**options) as fresh:
+        assert fresh.is_running()
