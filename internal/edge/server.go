@@ -18,8 +18,8 @@ func Server(h http.Handler) *http.Server {
 	protocols.SetHTTP2(true)            // over TLS
 	protocols.SetUnencryptedHTTP2(true) // by prior knowledge
 	return &http.Server{
-		Handler:           h,
-		Protocols:         protocols,
+		Handler:   h,
+		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxRequestsPerSandbox,
 			// More than one stream may hold, so that an upload nobody reads leaves the
