@@ -28,6 +28,18 @@ type config struct {
 	Platform string `koanf:"platform"`
 	LogLevel string `koanf:"log-level"`
 	OnStop   string `koanf:"on-stop"`
+
+	// See addTLSFlags.
+	Domain        string `koanf:"domain"`
+	TLSCert       string `koanf:"tls-cert"`
+	TLSKey        string `koanf:"tls-key"`
+	ACMEEmail     string `koanf:"acme-email"`
+	ACMEDNS       string `koanf:"acme-dns"`
+	ACMEDirectory string `koanf:"acme-directory"`
+	ACMEResolvers string `koanf:"acme-resolvers"`
+	// ACMETSIG is the key of acme-dns rfc2136, name:algorithm:secret. It has no
+	// flag, which others on the machine could read.
+	ACMETSIG string `koanf:"acme-tsig"`
 }
 
 // configFile is read from the current folder and from /etc/tombolo.

@@ -35,10 +35,19 @@ func newEnv() *cobra.Command {
 			}
 			fmt.Printf("export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n",
 				strings.TrimSpace(string(secret)), server.Address, server.Address)
+			if server.Domain != "" {
+				fmt.Printf("export E2B_DOMAIN=%s\n", server.Domain)
+			}
+			if server.CAFile != "" {
+				fmt.Printf("export NODE_EXTRA_CA_CERTS=%s\n", shellQuote(server.CAFile))
+			}
 			return nil
 		},
 	}
 }
+
+// shellQuote makes one word of s for a shell.
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // dialServer finds the server on the data folder, and says how to start one.
 func dialServer(ctx context.Context, c config) (*control.Client, control.Server, error) {

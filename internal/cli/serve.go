@@ -29,6 +29,10 @@ func newServe() *cobra.Command {
 start makes an API key, kept in keys/default.key of the data folder; "tombolo env"
 prints the variables that point the E2B clients to the server.
 
+With a certificate the server speaks https as well, on the same port, and takes plain
+http from its own machine only. The certificate comes from --tls-cert, from ACME by
+--acme-email, or from the authority that "tombolo tls init" made.
+
 The server ends on SIGINT or SIGTERM. Its sandboxes run on and the next start takes
 them over, as it does after a crash; --on-stop=end ends those that run. Paused ones
 stay in any case.`,
@@ -42,6 +46,7 @@ stay in any case.`,
 		},
 	}
 	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
+	addTLSFlags(cmd)
 	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
 	return cmd
 }
@@ -69,26 +74,35 @@ func serve(ctx context.Context, c config) (err error) {
 	if _, err := defaultKey(ctx, core.store, c.Data); err != nil {
 		return err
 	}
+	front, err := openTLS(ctx, c, core.log)
+	if err != nil {
+		return err
+	}
+	defer front.close()
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w (--listen takes another address)", c.Listen, err)
 	}
-	dialect := e2b.New(e2b.Options{Sandboxes: core.manager, Store: core.store, Log: core.log, Version: version()})
-	server := edge.Server(edge.New(edge.Options{Sandboxes: core.manager, Control: dialect, Log: core.log}))
+	domain := front.clientDomain(listener.Addr())
+	dialect := e2b.New(e2b.Options{Sandboxes: core.manager, Store: core.store, Log: core.log, Version: version(), Domain: domain})
+	server := edge.Server(front.handler(edge.New(edge.Options{Sandboxes: core.manager, Control: dialect, Log: core.log})))
 	address := "http://" + listener.Addr().String()
 	socket, err := control.Listen(c.Data)
 	if err != nil {
 		return err
 	}
 	owner := &http.Server{
-		Handler:           control.New(core.manager, control.Server{Address: address, PID: os.Getpid(), Version: version()}, core.log),
+		Handler:           control.New(core.manager, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	defer owner.Close()
 	go owner.Serve(socket)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(edge.Listener(listener, front.config())) }()
 	fmt.Printf("tombolo serves on %s\n", address)
+	if domain != "" {
+		fmt.Fprintf(os.Stderr, "sandboxes have the names https://<port>-<id>.%s\n", domain)
+	}
 	core.adviseOnTemplates(ctx)
 	select {
 	case err := <-served:

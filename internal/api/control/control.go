@@ -21,7 +21,9 @@ import (
 
 // Server is what a server tells about itself.
 type Server struct {
-	Address string `json:"address"` // http://host:port
+	Address string `json:"address"`          // http://host:port
+	Domain  string `json:"domain,omitempty"` // of sandboxes' https names, with :port
+	CAFile  string `json:"caFile,omitempty"` // of the private authority, if that certifies them
 	PID     int    `json:"pid"`
 	Version string `json:"version"`
 }
