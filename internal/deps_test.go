@@ -24,6 +24,7 @@ var below = map[string][]string{
 	"internal/store":         {},
 	"internal/sandbox":       {"internal/engine", "internal/store", "internal/agent/hostapi", "internal/agent/rpc"},
 	"internal/edge":          {"internal/sandbox"},
+	"internal/telemetry":     {"internal/sandbox", "internal/gateway"},
 	"internal/api":           {"internal/sandbox", "internal/store"},
 	"internal/api/control":   {"internal/sandbox"},
 	"cmd/tombolo-agent":      {"internal/agent"},
@@ -37,6 +38,20 @@ var never = map[string][]string{
 	"internal/edge":        {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/api":         {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/api/control": {module + "internal/api/e2b"},
+}
+
+// measuring may be imported by internal/telemetry and what wires it alone.
+var measuring = []string{"github.com/prometheus", "go.opentelemetry.io"}
+
+func TestOnlyTelemetryKnowsWhatMeasures(t *testing.T) {
+	for name, deps := range packages(t) {
+		if withinAny(name, []string{"internal/telemetry", "internal/cli", "cmd/tombolo"}) {
+			continue
+		}
+		for _, dep := range deps {
+			require.False(t, withinAny(dep, measuring), "%s depends on %s", name, dep)
+		}
+	}
 }
 
 func TestDependenciesPointDownwards(t *testing.T) {

@@ -40,6 +40,9 @@ type config struct {
 	// ACMETSIG is the key of acme-dns rfc2136, name:algorithm:secret. It has no
 	// flag, which others on the machine could read.
 	ACMETSIG string `koanf:"acme-tsig"`
+
+	MetricsListen string `koanf:"metrics-listen"`
+	OTLPEndpoint  string `koanf:"otlp-endpoint"`
 }
 
 // configFile is read from the current folder and from /etc/tombolo.

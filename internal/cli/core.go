@@ -18,6 +18,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+	"github.com/tombolo-dev/tombolo/internal/telemetry"
 )
 
 // core is the product without its network listener: what serve offers to others
@@ -40,7 +41,12 @@ func newLogger(c config) (*slog.Logger, error) {
 
 // openCore opens the data folder, making it when it is new. The caller closes it.
 // With keep, which one process at a time may ask for, sandboxes outlive it.
-func openCore(ctx context.Context, c config, keep bool) (_ *core, err error) {
+func openCore(ctx context.Context, c config, keep bool) (*core, error) {
+	return openMeasuredCore(ctx, c, keep, nil)
+}
+
+// openMeasuredCore is openCore with what measures it; nil is nothing.
+func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Telemetry) (_ *core, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("tombolo makes network namespaces and control groups and needs root: run it with sudo")
 	}
@@ -68,20 +74,27 @@ func openCore(ctx context.Context, c config, keep bool) (_ *core, err error) {
 	if err != nil {
 		return nil, err
 	}
-	manager, err := sandbox.NewManager(ctx, sandbox.Config{
+	parts := sandbox.Config{
 		DataDir:      c.Data,
 		Engine:       engine,
 		Store:        records,
-		Network:      makeNetwork(log),
+		Network:      makeNetwork(log, t),
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
 		CABundle:     bundle,
 		Log:          log,
 		Keep:         keep,
-	})
+		OnEvent:      t.Event,
+	}
+	if t != nil {
+		parts.OnStep = t.Step
+		records.Observe(t.Store)
+	}
+	manager, err := sandbox.NewManager(ctx, parts)
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
+	t.Watch(manager)
 	return &core{config: c, log: log, store: records, manager: manager, engine: engine}, nil
 }
 
@@ -107,7 +120,7 @@ func (c *core) Close() error {
 }
 
 // makeNetwork gives each sandbox a gateway.
-func makeNetwork(log *slog.Logger) func(context.Context, sandbox.NetworkConfig) (sandbox.Network, error) {
+func makeNetwork(log *slog.Logger, t *telemetry.Telemetry) func(context.Context, sandbox.NetworkConfig) (sandbox.Network, error) {
 	return func(ctx context.Context, c sandbox.NetworkConfig) (sandbox.Network, error) {
 		config := gateway.Config{Dir: c.Dir, Log: log, OnDecision: func(e gateway.Event) {
 			if !e.Decision.Allow {
@@ -129,7 +142,7 @@ func makeNetwork(log *slog.Logger) func(context.Context, sandbox.NetworkConfig) 
 		if err != nil {
 			return nil, err // not the typed nil
 		}
-		return network, nil
+		return t.Network(network), nil
 	}
 }
 

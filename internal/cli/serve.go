@@ -48,6 +48,8 @@ stay in any case.`,
 	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
 	addTLSFlags(cmd)
 	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
+	cmd.Flags().String("metrics-listen", "", "address that Prometheus collects from, GET /metrics, e.g. 127.0.0.1:9464 (default: none)")
+	cmd.Flags().String("otlp-endpoint", "", "OpenTelemetry collector to send traces to, e.g. http://127.0.0.1:4318 (default: what OTEL_EXPORTER_OTLP_ENDPOINT says, or none)")
 	return cmd
 }
 
@@ -66,7 +68,12 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	}
 	defer lock.Close()
-	core, err := openCore(ctx, c, true)
+	measure, err := newTelemetry(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer measure.Close() // last: what ends is measured too
+	core, err := openMeasuredCore(ctx, c, true, measure)
 	if err != nil {
 		return err
 	}
@@ -84,15 +91,21 @@ func serve(ctx context.Context, c config) (err error) {
 		return fmt.Errorf("listen on %s: %w (--listen takes another address)", c.Listen, err)
 	}
 	domain := front.clientDomain(listener.Addr())
-	dialect := e2b.New(e2b.Options{Sandboxes: core.manager, Store: core.store, Log: core.log, Version: version(), Domain: domain})
-	server := edge.Server(front.handler(edge.New(edge.Options{Sandboxes: core.manager, Control: dialect, Log: core.log})))
+	sandboxes := measure.Sandboxes(core.manager)
+	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Log: core.log, Version: version(), Domain: domain})
+	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
+		Sandboxes: sandboxes, Control: measure.Control(dialect), Inside: measure.Inside, Log: core.log,
+	}))))
+	if measure != nil {
+		server.ConnState = measure.ConnState
+	}
 	address := "http://" + listener.Addr().String()
 	socket, err := control.Listen(c.Data)
 	if err != nil {
 		return err
 	}
 	owner := &http.Server{
-		Handler:           control.New(core.manager, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log),
+		Handler:           control.New(sandboxes, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	defer owner.Close()
@@ -102,6 +115,9 @@ func serve(ctx context.Context, c config) (err error) {
 	fmt.Printf("tombolo serves on %s\n", address)
 	if domain != "" {
 		fmt.Fprintf(os.Stderr, "sandboxes have the names https://<port>-<id>.%s\n", domain)
+	}
+	if addr := measure.Addr(); addr != "" {
+		fmt.Fprintf(os.Stderr, "Prometheus is served on http://%s/metrics\n", addr)
 	}
 	core.adviseOnTemplates(ctx)
 	select {

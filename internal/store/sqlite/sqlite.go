@@ -34,6 +34,7 @@ const readers = 4
 type Store struct {
 	readDB, writeDB *sql.DB
 	read            *query.Queries
+	observe         func(kind string, took time.Duration) // nil is nobody
 }
 
 var _ store.Store = (*Store)(nil)
@@ -88,6 +89,9 @@ func connect(path, extra string, conns int) (*sql.DB, error) {
 
 // write runs fn in one transaction, which holds the write lock from its start.
 func (s *Store) write(ctx context.Context, fn func(q *query.Queries) error) error {
+	if s.observe != nil {
+		defer func(began time.Time) { s.observe("write", time.Since(began)) }(time.Now())
+	}
 	tx, err := s.writeDB.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
