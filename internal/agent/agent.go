@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/account"
+	"github.com/tombolo-dev/tombolo/internal/agent/awake"
 	"github.com/tombolo-dev/tombolo/internal/agent/files"
 	"github.com/tombolo-dev/tombolo/internal/agent/filesystem"
 	"github.com/tombolo-dev/tombolo/internal/agent/host"
@@ -47,6 +48,7 @@ type Options struct {
 type Agent struct {
 	log       *slog.Logger
 	spawner   *spawn.Spawner
+	clock     *awake.Clock
 	groups    processGroups
 	processes *process.Service
 	watches   *filesystem.Service
@@ -81,12 +83,14 @@ func New(opts Options) (*Agent, error) {
 		}
 	}
 	accounts := account.Open("/etc/passwd", "/etc/group")
+	clock := awake.New(time.Now)
 	who := identity.New(accounts, opts.System.Bundle())
 	a := &Agent{
 		log:       opts.Log,
 		spawner:   spawner,
+		clock:     clock,
 		groups:    groups,
-		processes: process.New(process.Options{Spawner: spawner, Identity: who, Journal: opts.Journal}),
+		processes: process.New(process.Options{Spawner: spawner, Identity: who, Clock: clock, Journal: opts.Journal}),
 		watches:   filesystem.New(filesystem.Options{Identity: who, Log: opts.Log}),
 		kernels: kernel.New(kernel.Options{
 			Spawner: spawner, Env: who.RootEnv, Token: who.Token, Log: opts.Log,
@@ -171,6 +175,7 @@ func (a *Agent) Serve(ctx context.Context) error {
 			}
 		})
 	}
+	serving.Go(func() { a.clock.Run(ctx) })
 	serving.Go(func() { watchCrowd(ctx, a.groups, a.spawner, a.log) })
 	<-ctx.Done()
 	for _, s := range a.servers {

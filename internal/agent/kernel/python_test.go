@@ -5,14 +5,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,33 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/kernel"
+	"github.com/tombolo-dev/tombolo/internal/agent/kernel/kerneltest"
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
-
-// testPython is an interpreter with IPython, numpy, pandas, matplotlib and
-// Pillow: $TOMBOLO_TEST_PYTHON, or a virtual environment made once.
-var testPython = sync.OnceValues(func() (string, error) {
-	if path := os.Getenv("TOMBOLO_TEST_PYTHON"); path != "" {
-		return path, nil
-	}
-	root, err := filepath.Abs("../../../.tombolo/kernel-venv")
-	if err != nil {
-		return "", err
-	}
-	python := filepath.Join(root, "bin", "python3")
-	packages := []string{"ipython", "matplotlib-inline", "numpy", "pandas", "matplotlib", "pillow"}
-	if exec.Command(python, "-c", "import IPython, matplotlib_inline, numpy, pandas, matplotlib, PIL").Run() == nil {
-		return python, nil
-	}
-	if out, err := exec.Command("python3", "-m", "venv", root).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("make %s: %w: %s", root, err, out)
-	}
-	install := append([]string{"-m", "pip", "install", "--quiet"}, packages...)
-	if out, err := exec.Command(python, install...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("install %v: %w: %s", packages, err, out)
-	}
-	return python, nil
-})
 
 // A box is a server under test, as the clients see it.
 type box struct {
@@ -90,7 +63,7 @@ func newBox(t *testing.T, python string) *box {
 // start returns a box with the test interpreter.
 func start(t *testing.T) *box {
 	t.Helper()
-	python, err := testPython()
+	python, err := kerneltest.Python()
 	require.NoError(t, err)
 	return newBox(t, python)
 }

@@ -5,12 +5,13 @@ package peer
 
 import (
 	"context"
-	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Set is the connections that are open. The zero Set is empty. Safe for
@@ -58,14 +59,27 @@ func (s *Set) add(tcp *net.TCPConn) *conn {
 	return c
 }
 
-// Read notes a connection that the sandbox's restore has ended: gVisor makes it
-// one that was never connected, which Linux does to no connection that was.
+// Read notes a connection that the sandbox's restore has ended.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
-	if errors.Is(err, syscall.ENOTCONN) {
+	if err == io.EOF && c.unconnected() {
 		c.lost.Store(true)
 	}
 	return n, err
+}
+
+// unconnected tells that a connection which has come to its end has no other
+// side. gVisor makes it so at a restore; when a caller ends its half, the
+// connection still has a peer, and when it resets the connection, there is no
+// polite end.
+func (c *conn) unconnected() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peerErr error
+	err = raw.Control(func(fd uintptr) { _, peerErr = unix.Getpeername(int(fd)) })
+	return err == nil && peerErr == unix.ENOTCONN
 }
 
 func (c *conn) Close() error {

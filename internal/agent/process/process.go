@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/awake"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
@@ -33,7 +34,7 @@ type process struct {
 	spawner *spawn.Spawner
 	started time.Time
 	stall   time.Duration
-	timeout *time.Timer // nil without; set before run
+	timeout *awake.Timer // nil without; set before run
 
 	files *files
 	input chan struct{} // holds one token; who has it may write to stdin or the tty

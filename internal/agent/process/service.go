@@ -22,6 +22,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/awake"
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/identity"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
@@ -33,6 +34,7 @@ import (
 type Options struct {
 	Spawner  *spawn.Spawner
 	Identity *identity.State
+	Clock    *awake.Clock // of timeouts
 	// Journal is told of each start and end, as records with the attribute
 	// "source", which the host's log goes by; nil is nobody.
 	Journal *slog.Logger
@@ -56,7 +58,7 @@ func New(opts Options) *Service {
 		opts.Journal = slog.New(slog.DiscardHandler)
 	}
 	opts.Journal = opts.Journal.With("source", hostapi.ProcessSource)
-	return &Service{opts: opts, table: newTable()}
+	return &Service{opts: opts, table: newTable(opts.Clock)}
 }
 
 // Handler returns the path prefix of the service and its handler.

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/account"
+	"github.com/tombolo-dev/tombolo/internal/agent/awake"
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/identity"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
@@ -81,7 +82,7 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 		return nil, nil, err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		p.killAt(deadline)
+		p.killAt(deadline, s.opts.Clock)
 	}
 	s.opts.Journal.Info("process started", "pid", child.PID, "user", who.Name, "command", commandLine(config))
 	go p.run(func() {
@@ -194,10 +195,10 @@ func forkError(cmd string, err error) error {
 	return programError(fmt.Errorf("cannot start %q: %w", cmd, err), what)
 }
 
-// killAt ends the process, and what it leads, when the time is over. Monotonic
-// time counts, so a paused sandbox does not use it up.
-func (p *process) killAt(deadline time.Time) {
-	p.timeout = time.AfterFunc(time.Until(deadline), p.kill)
+// killAt ends the process, and what it leads, when the time is over. Time awake
+// counts, so a paused sandbox does not use it up.
+func (p *process) killAt(deadline time.Time, clock *awake.Clock) {
+	p.timeout = clock.AfterFunc(time.Until(deadline), p.kill)
 }
 
 // programError is invalid_argument, as E2B's clients expect, and says to our own

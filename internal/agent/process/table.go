@@ -10,13 +10,14 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/awake"
 	pb "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
 )
 
 const (
 	// liveLimit is how many processes callers may have at once.
 	liveLimit = 1024
-	// memory is how long an ended process still tells its end (E2B: about 30 s),
+	// memory is how long awake an ended process still tells its end (E2B: about 30 s),
 	// and memoryLimit how many do at once.
 	memory      = 30 * time.Second
 	memoryLimit = 1024
@@ -24,6 +25,8 @@ const (
 
 // table finds processes.
 type table struct {
+	clock *awake.Clock
+
 	mu       sync.Mutex
 	starting int
 	live     map[int]*process
@@ -32,10 +35,10 @@ type table struct {
 
 type past struct {
 	process *process
-	at      time.Time
+	at      time.Duration // awake
 }
 
-func newTable() *table { return &table{live: map[int]*process{}} }
+func newTable(clock *awake.Clock) *table { return &table{clock: clock, live: map[int]*process{}} }
 
 // reserve keeps a place for a process about to start; release or add gives it
 // back.
@@ -74,12 +77,12 @@ func (t *table) remove(p *process) {
 	if len(t.recent) == memoryLimit {
 		t.recent = slices.Delete(t.recent, 0, 1)
 	}
-	t.recent = append(t.recent, past{p, time.Now()})
+	t.recent = append(t.recent, past{p, t.clock.Now()})
 }
 
 func (t *table) forget() {
-	old := 0
-	for old < len(t.recent) && time.Since(t.recent[old].at) > memory {
+	old, now := 0, t.clock.Now()
+	for old < len(t.recent) && now-t.recent[old].at > memory {
 		old++
 	}
 	t.recent = slices.Delete(t.recent, 0, old)
