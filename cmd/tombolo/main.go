@@ -5,15 +5,13 @@ package main
 import (
 	"os"
 
-	"gvisor.dev/gvisor/runsc/cli/maincli"
-
 	"github.com/tombolo-dev/tombolo/internal/cli"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 )
 
 func main() {
 	if gvisor.IsRunsc(os.Args[0]) {
-		maincli.Main()
+		gvisor.Main()
 		return
 	}
 	os.Exit(cli.Main())

@@ -173,10 +173,13 @@ func TestServe(t *testing.T) {
 
 	id := strings.TrimSpace(tombolo(t, dir, "", "sandbox", "create", "-t", sandboxtest.Cold).stdout)
 	server.stop()
+	require.NotEmpty(t, sandboxtest.Leftovers(dir), "a sandbox outlives its server")
+	server = startServer(t, dir, "--on-stop=end")
+	require.Contains(t, tombolo(t, dir, "", "sandbox", "list").stdout, id)
+	server.stop()
 	require.Empty(t, sandboxtest.Leftovers(dir))
 	require.Contains(t, tombolo(t, dir, "", "sandbox", "list", "--all").stdout, "the server was stopped")
 	require.Contains(t, tombolo(t, dir, "", "sandbox", "list").stderr, "no server runs")
-	require.NotEmpty(t, id)
 
 	again := startServer(t, dir)
 	require.Contains(t, tombolo(t, dir, "", "env").stdout, key, "the key outlives the server")

@@ -67,9 +67,9 @@ type server struct {
 	ready string // the line it printed
 }
 
-func startServer(t *testing.T, dir string) *server {
+func startServer(t *testing.T, dir string, flags ...string) *server {
 	t.Helper()
-	s := &server{t: t, cmd: command(context.Background(), dir, "serve", "--listen", "127.0.0.1:0")}
+	s := &server{t: t, cmd: command(context.Background(), dir, append([]string{"serve", "--listen", "127.0.0.1:0"}, flags...)...)}
 	s.cmd.Stderr = os.Stderr
 	out, err := s.cmd.StdoutPipe()
 	require.NoError(t, err)

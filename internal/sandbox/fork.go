@@ -116,7 +116,7 @@ func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string) (*sha
 	shared.from.memory, shared.from.disk = filepath.Join(partial, memoryName), ""
 	err = os.Mkdir(partial, 0o711)
 	if err == nil {
-		err = m.step(ctx, stepSave, func(ctx context.Context) error { return checkpoint(ctx, r, partial, false) })
+		err = m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, false) })
 	}
 	if err != nil {
 		shared.discard()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -82,7 +83,7 @@ func (m *Manager) save(ctx context.Context, s *sandbox, r *run, diskOnly bool) (
 	if err := os.Mkdir(partial, 0o700); err != nil {
 		return nil, err
 	}
-	err := m.step(ctx, stepSave, func(ctx context.Context) error { return checkpoint(ctx, r, partial, diskOnly) })
+	err := m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, diskOnly) })
 	if err == nil {
 		err = os.Rename(partial, dir)
 	}
@@ -93,11 +94,38 @@ func (m *Manager) save(ctx context.Context, s *sandbox, r *run, diskOnly bool) (
 	return saved, nil
 }
 
-func checkpoint(ctx context.Context, r *run, dir string, diskOnly bool) error {
+func (m *Manager) checkpoint(ctx context.Context, r *run, dir string, diskOnly bool) error {
+	if err := m.checkRoom(ctx, r, dir, diskOnly); err != nil {
+		return err
+	}
 	if diskOnly {
 		return r.instance.CheckpointDisk(ctx, filepath.Join(dir, diskName))
 	}
 	return r.instance.Checkpoint(ctx, filepath.Join(dir, memoryName))
+}
+
+// roomReserve is what a saved state leaves free on the disk, bytes.
+const roomReserve = 64 << 20
+
+// checkRoom refuses to save what the disk has no room for. To try would fill the
+// disk, which every sandbox writes to, for as long as it takes to fail.
+func (m *Manager) checkRoom(ctx context.Context, r *run, dir string, diskOnly bool) error {
+	stats, err := r.instance.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	need := stats.DiskBytes + roomReserve
+	if !diskOnly {
+		need += stats.MemoryBytes
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return err
+	}
+	if free := int64(fs.Bavail) * fs.Bsize; free < need {
+		return fmt.Errorf("not enough space on the disk of %s: its state may take %d MiB, %d MiB are free", m.config.DataDir, need>>20, free>>20)
+	}
+	return nil
 }
 
 // commitPause makes the saved state what the sandbox is.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"github.com/tombolo-dev/tombolo/internal/engine/enginetest"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
@@ -20,7 +19,7 @@ import (
 // product is.
 func TestMain(m *testing.M) {
 	if gvisor.IsRunsc(os.Args[0]) {
-		maincli.Main()
+		gvisor.Main()
 		return
 	}
 	os.Exit(m.Run())

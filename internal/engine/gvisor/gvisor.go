@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
 )
@@ -83,6 +86,17 @@ func Scope(dataDir string) string {
 func IsRunsc(argv0 string) bool {
 	return argv0 == "/proc/self/exe" || strings.HasPrefix(path.Base(argv0), "runsc")
 }
+
+// Main is gVisor's command line, for a program that [IsRunsc] was true for.
+func Main() {
+	if path.Base(os.Args[0]) == sentryName {
+		prepareCPUID()
+	}
+	maincli.Main()
+}
+
+// sentryName is what gVisor names the process of a sentry.
+const sentryName = "runsc-sandbox"
 
 // Version is gVisor's module version: state files have no other compatibility
 // promise than "the same build".
@@ -294,17 +308,29 @@ func readPID(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(raw)))
 }
 
-// lastComplaint finds the last line of runsc's log or stderr that tells what
-// went wrong.
+// maxComplaint bounds what is passed on of a complaint, bytes.
+const maxComplaint = 400
+
+// lastComplaint says what runsc complained of: the last message of its log, which
+// is lines of JSON, else what it wrote to stderr. Of a message that goes on with
+// stacks and dumps only the beginning is for people.
 func lastComplaint(logFile, stderr string) string {
+	text := stderr
 	raw, _ := os.ReadFile(logFile)
-	lines := strings.Split(strings.TrimSpace(string(raw)+"\n"+stderr), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		if line := strings.TrimSpace(lines[i]); line != "" {
-			return line
+	for line := range bytes.Lines(raw) {
+		var entry struct {
+			Msg string `json:"msg"`
+		}
+		if json.Unmarshal(line, &entry) == nil && entry.Msg != "" {
+			text = entry.Msg
 		}
 	}
-	return ""
+	text, _, _ = strings.Cut(text, "\ngoroutine ")
+	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n\n")
+	if len(text) > maxComplaint {
+		text = strings.ToValidUTF8(text[:maxComplaint], "") + " …"
+	}
+	return strings.ReplaceAll(text, "\n", " ")
 }
 
 type limitedWriter struct {

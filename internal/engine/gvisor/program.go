@@ -14,7 +14,8 @@ const programName = "tombolo"
 
 // keepProgram puts a copy of this program below Config.Programs: what it starts
 // and what it saves needs it when the program itself has been replaced. A link
-// would not do, since the file it points to may be written over.
+// would not do, since the file it points to may be written over. Everybody may
+// execute it: the sentry has no user's rights when it starts itself anew.
 func (e *Engine) keepProgram() error {
 	if e.config.Programs == "" {
 		return nil
@@ -23,7 +24,7 @@ func (e *Engine) keepProgram() error {
 	if _, err := os.Stat(target); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(target), 0o711); err != nil {
 		return err
 	}
 	from, err := os.Open(e.config.Executable)
@@ -37,7 +38,7 @@ func (e *Engine) keepProgram() error {
 	}
 	defer os.Remove(to.Name())
 	_, err = io.Copy(to, from)
-	if err := errors.Join(err, to.Chmod(0o700), to.Sync(), to.Close()); err != nil {
+	if err := errors.Join(err, to.Chmod(0o755), to.Sync(), to.Close()); err != nil {
 		return err
 	}
 	return os.Rename(to.Name(), target)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
@@ -44,7 +43,7 @@ const childVariable = "TOMBOLO_TEST_CHILD"
 // when a test has started it as that.
 func Main(m *testing.M, children map[string]func(ctx context.Context, dir string) error) {
 	if gvisor.IsRunsc(os.Args[0]) {
-		maincli.Main()
+		gvisor.Main()
 		return
 	}
 	if name := os.Getenv(childVariable); name != "" {

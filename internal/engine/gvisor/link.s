@@ -1,0 +1,1 @@
+// Empty: with it the compiler takes declarations of functions that are linked by name.
