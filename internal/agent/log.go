@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,18 +25,32 @@ func LogTo(pipe *os.File) (io.Writer, error) {
 	}
 	// Taken rather than ignored, because children inherit ignoring.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return losing(fd), nil
+	return &losing{fd: fd}, nil
 }
 
-// losing is a non-blocking descriptor.
-type losing int
+// losing is a non-blocking descriptor that lines are written to.
+type losing struct {
+	fd int
 
-func (l losing) Write(p []byte) (int, error) {
-	for {
-		if _, err := unix.Write(int(l), p); err != unix.EINTR {
-			return len(p), nil
-		}
+	mu   sync.Mutex
+	torn bool // the last line was taken in part
+}
+
+func (l *losing) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	whole := line
+	if l.torn {
+		line = append([]byte("\n"), line...)
 	}
+	n, err := unix.Write(l.fd, line)
+	for err == unix.EINTR {
+		n, err = unix.Write(l.fd, line)
+	}
+	if err == nil {
+		l.torn = n < len(line)
+	}
+	return len(whole), nil
 }
 
 // Lines a second that a caller can provoke, and how many at once.
