@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,6 +73,7 @@ func (m *Manager) pause(ctx context.Context, s *sandbox, diskOnly bool, why stri
 	}
 	s.log.add("lifecycle", why)
 	m.emit(EventPaused, s, why)
+	m.bringToDisk(s, saved)
 	return nil
 }
 
@@ -104,6 +106,35 @@ func (m *Manager) checkpoint(ctx context.Context, r *run, dir string, diskOnly b
 	return r.instance.Checkpoint(ctx, filepath.Join(dir, memoryName))
 }
 
+// bringToDisk has the files of a saved state written out, after the fact: until
+// then a loss of power, and nothing less, can take them.
+func (m *Manager) bringToDisk(s *sandbox, saved *savedState) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.ctx.Err() != nil {
+		return
+	}
+	m.work.Go(func() {
+		err := syncTree(filepath.Join(m.sandboxDir(s.id), saved.Name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // resumed or ended meanwhile
+			m.config.Log.Error("the state of a paused sandbox was not brought to the disk", "sandbox", s.id, "error", err)
+		}
+	})
+}
+
+func syncTree(dir string) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(file.Sync(), file.Close())
+	})
+}
+
 // roomReserve is what a saved state leaves free on the disk, bytes.
 const roomReserve = 64 << 20
 
@@ -118,11 +149,11 @@ func (m *Manager) checkRoom(ctx context.Context, r *run, dir string, diskOnly bo
 	if !diskOnly {
 		need += stats.MemoryBytes
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
 		return err
 	}
-	if free := int64(fs.Bavail) * fs.Bsize; free < need {
+	if free := int64(disk.Bavail) * disk.Bsize; free < need {
 		return fmt.Errorf("not enough space on the disk of %s: its state may take %d MiB, %d MiB are free", m.config.DataDir, need>>20, free>>20)
 	}
 	return nil
