@@ -1,10 +1,13 @@
 """Pausing and resuming: nothing is lost, whatever was going on."""
 
+import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import datetime
 import os
 import pathlib
+import random
 import shutil
 import socket
 import subprocess
@@ -16,7 +19,7 @@ import urllib.parse
 import e2b_code_interpreter
 import httpx
 import pytest
-from e2b import AuthenticationException, NotFoundException, Sandbox, SandboxException, SandboxQuery, SandboxState, TimeoutException
+from e2b import AsyncSandbox, AuthenticationException, NotFoundException, PtySize, Sandbox, SandboxException, SandboxQuery, SandboxState, TimeoutException
 from websockets.sync.client import connect
 
 from cli import as_json, tombolo
@@ -175,6 +178,206 @@ def test_the_network_works_after_a_resume(new_box):
     sandbox.pause()
     sandbox.connect()
     assert sandbox.commands.run(f"curl -sS -o /dev/null -w '%{{http_code}}' https://{host}/simple/six/").stdout == "200"
+
+
+def test_pauses_right_after_each_other(new_box):
+    sandbox = new_box()
+    for _ in range(6):
+        assert sandbox.pause() is True
+        sandbox.connect()
+    assert sandbox.commands.run("echo on").stdout == "on\n"
+
+
+@pytest.mark.timeout(300)
+def test_a_sandbox_full_of_memory_and_disk_comes_back_whole(new_box):
+    """The template has 1 GiB of memory."""
+    sandbox = new_box(timeout=600)
+    program = f"""
+import hashlib, http.server, os
+blocks = [os.urandom(1 << 20) for _ in range(800)]
+def digest():
+    return hashlib.sha256(b"".join(hashlib.sha256(b).digest() for b in blocks)).hexdigest()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(digest().encode())
+http.server.HTTPServer(("127.0.0.1", {PORT}), Handler).serve_forever()
+"""
+    sandbox.files.write("/tmp/holder.py", program)
+    sandbox.commands.run("exec python3 /tmp/holder.py", background=True, timeout=0).disconnect()
+    sandbox.commands.run("head -c 1G /dev/urandom >/home/user/large; truncate -s 5G /home/user/sparse", timeout=100)
+    large = sandbox.commands.run("sha256sum /home/user/large", timeout=100).stdout
+    digest = eventually(lambda: (a := get(sandbox)).status_code == 200 and a.text, 60, "the program holds its memory")
+    for _ in range(2):
+        sandbox.pause()
+        sandbox.connect(timeout=600)
+        assert get(sandbox).text == digest
+    assert sandbox.commands.run("sha256sum /home/user/large", timeout=100).stdout == large
+    assert sandbox.commands.run("stat -c %s /home/user/sparse").stdout == f"{5 << 30}\n"
+
+
+@pytest.mark.timeout(300)
+def test_a_pause_that_meets_the_timeout_keeps_it_or_says_that_it_is_gone():
+    outcomes = set()
+    for n in range(12):
+        sandbox = Sandbox.create(timeout=60)
+        sandbox.set_timeout(1)
+        due = sandbox.get_info().end_at.timestamp()
+        eventually(lambda: time.time() > due - 0.06 + n * 0.01, 5, "the moment has come")
+        try:
+            assert sandbox.pause() is True
+        except NotFoundException:
+            outcomes.add("gone")
+            continue
+        outcomes.add("paused")
+        sandbox.connect(timeout=60)
+        assert sandbox.commands.run("echo on").stdout == "on\n"
+        sandbox.kill()
+    assert "paused" in outcomes
+
+
+@pytest.mark.timeout(300)
+def test_a_storm_of_calls_ends_in_a_known_state(new_box):
+    """Whatever is called at once, each call succeeds or says what it met."""
+    sandbox = new_box(timeout=900)
+    witness = Witness(sandbox).start().add("x")
+    options = {"retries": 0}
+    calls = [
+        lambda: sandbox.pause(**options), lambda: sandbox.connect(timeout=900, **options), lambda: sandbox.connect(timeout=900, **options),
+        lambda: sandbox.set_timeout(900, **options), lambda: sandbox.get_info(**options), lambda: sandbox.commands.run("true"),
+        lambda: [c.kill() for c in sandbox.fork(count=1, **options)], lambda: Sandbox.delete_snapshot(sandbox.create_snapshot(**options).snapshot_id),
+    ]
+    succeeded, unexpected = collections.Counter(), []
+
+    def call(n):
+        try:
+            calls[n]()
+            succeeded[n] += 1
+        except (NotFoundException, TimeoutException):
+            pass  # The timeout of a paused one cannot be set; a command met a pause.
+        except SandboxException as failure:
+            if failure.status_code != 409:
+                unexpected.append((n, failure))
+        except Exception as failure:
+            unexpected.append((n, failure))
+
+    order = random.Random(7).choices(range(len(calls)), [1, 3, 3, 2, 2, 4, 2, 2], k=160)
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        list(pool.map(call, order))
+    assert unexpected == [] and set(succeeded) == set(range(len(calls))), succeeded
+    sandbox.connect(timeout=900)
+    assert state(sandbox) == SandboxState.RUNNING
+    witness.check()
+
+
+# Makes things that are easily forgotten and, asked by a line on its input,
+# tells whether they are as they were.
+ODD_THINGS = r'''
+import ctypes, fcntl, hashlib, mmap, os, select, signal, socket, subprocess, tempfile, threading, time
+
+data = os.urandom(300_000)
+deleted = tempfile.TemporaryFile(dir="/home/user")
+deleted.write(data); deleted.flush()
+mapped_file = open("/home/user/mapped", "w+b"); mapped_file.truncate(1 << 20)
+mapped = mmap.mmap(mapped_file.fileno(), 1 << 20); mapped[:300_000] = data
+anonymous = mmap.mmap(-1, 1 << 20); anonymous[:300_000] = data
+memory_file = os.memfd_create("x"); os.write(memory_file, data)
+locked = open("/home/user/locked", "w"); fcntl.flock(locked, fcntl.LOCK_EX)
+reader, writer = os.pipe(); os.write(writer, data[:1000])
+os.mkfifo("/home/user/fifo")
+fifo = os.open("/home/user/fifo", os.O_RDWR); os.write(fifo, data[:1000])
+left, right = socket.socketpair(); left.send(data[:1000])
+listener = socket.create_server(("127.0.0.1", 7001))
+client = socket.create_connection(("127.0.0.1", 7001)); served, _ = listener.accept(); client.send(data[:1000])
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); datagrams.bind(("127.0.0.1", 7002))
+named = socket.socket(socket.AF_UNIX); named.bind("/home/user/socket"); named.listen()
+poller = select.epoll(); poller.register(reader, select.EPOLLIN)
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+os.symlink("/home/user/mapped", "/home/user/link"); os.link("/home/user/locked", "/home/user/second")
+os.setxattr("/home/user/locked", "user.test", b"kept"); os.utime("/home/user/locked", ns=(10**18 + 7, 10**18 + 9))
+os.chmod("/home/user/locked", 0o4751)
+got = []
+signal.signal(signal.SIGUSR1, lambda *_: got.append("signal"))
+beats = []
+def beat():
+    while True:
+        beats.append(time.monotonic()); time.sleep(0.01)
+threading.Thread(target=beat, daemon=True).start()
+# Threads blocked in the kernel since before the pause.
+woken = []
+lock = threading.Lock(); lock.acquire()
+threading.Thread(target=lambda: (lock.acquire(), woken.append("futex")), daemon=True).start()
+threading.Thread(target=lambda: woken.append(datagrams.recv(100)), daemon=True).start()
+alarm_at = []
+signal.signal(signal.SIGALRM, lambda *_: alarm_at.append(1))
+
+def check(name, condition):
+    if not condition:
+        print("LOST", name)
+
+print("ready", flush=True)
+input()
+check("deleted file", deleted.seek(0) == 0 and deleted.read() == data)
+check("file map", mapped[:300_000] == data and open("/home/user/mapped", "rb").read(300_000) == data)
+check("anonymous map", anonymous[:300_000] == data)
+check("memory file", os.pread(memory_file, 300_000, 0) == data)
+try:
+    fcntl.flock(open("/home/user/locked"), fcntl.LOCK_EX | fcntl.LOCK_NB); check("file lock", False)
+except BlockingIOError:
+    pass
+check("epoll", [event for _, event in poller.poll(1)] == [select.EPOLLIN])
+check("pipe", os.read(reader, 2000) == data[:1000])
+check("fifo", os.read(fifo, 2000) == data[:1000])
+check("socket pair", right.recv(2000) == data[:1000])
+check("loopback connection", served.recv(2000) == data[:1000] and served.send(b"x") and client.recv(1) == b"x")
+check("listener", socket.create_connection(("127.0.0.1", 7001), timeout=5))
+to_named = socket.socket(socket.AF_UNIX); to_named.connect("/home/user/socket"); check("unix listener", named.accept())
+child.stdin.write(b"echoed"); child.stdin.close(); check("child", child.stdout.read() == b"echoed" and child.wait() == 0)
+check("symlink", os.readlink("/home/user/link") == "/home/user/mapped")
+status = os.stat("/home/user/locked")
+check("hard link", status.st_nlink == 2 and os.stat("/home/user/second").st_ino == status.st_ino)
+check("extended attribute", os.getxattr("/home/user/locked", "user.test") == b"kept")
+check("times", (status.st_atime_ns, status.st_mtime_ns) == (10**18 + 7, 10**18 + 9))
+check("mode", status.st_mode & 0o7777 == 0o4751)
+os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.05); check("signal handler", got == ["signal"])
+seen = len(beats); time.sleep(1); check("threads", len(beats) > seen + 10)
+lock.release(); socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"datagram", ("127.0.0.1", 7002))
+deadline = time.monotonic() + 5
+while len(woken) < 2 and time.monotonic() < deadline: time.sleep(0.01)
+check("blocked threads", set(woken) == {"futex", b"datagram"})
+signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(0.3); check("timer", alarm_at)
+print("checked", flush=True)
+'''
+
+
+def test_what_programs_have_open_is_kept(new_box):
+    sandbox = new_box()
+    sandbox.files.write("/tmp/odd.py", ODD_THINGS)
+    handle = sandbox.commands.run("exec python3 /tmp/odd.py", background=True, stdin=True, timeout=0)
+    assert next(iter(handle))[0] == "ready\n"
+    handle.disconnect()
+    for _ in range(2):
+        sandbox.pause()
+        sandbox.connect()
+    handle = sandbox.commands.connect(handle.pid)
+    sandbox.commands.send_stdin(handle.pid, "go on\n")
+    assert handle.wait().stdout == "checked\n"
+
+
+def test_a_terminal_is_kept(new_box):
+    sandbox = new_box()
+    terminal = sandbox.pty.create(size=PtySize(rows=30, cols=90), timeout=0)
+    sandbox.pty.send_stdin(terminal.pid, b"kept=words; cd /tmp\n")
+    terminal.disconnect()
+    sandbox.pause()
+    sandbox.connect()
+    seen = b""
+    again = sandbox.pty.connect(terminal.pid, timeout=30)
+    sandbox.pty.send_stdin(terminal.pid, b"echo $kept in $PWD; stty size; exit\n")
+    for _, _, output in again:
+        seen += output or b""
+    assert b"words in /tmp" in seen and b"30 90" in seen
 
 
 # --- what is open at that moment ---------------------------------------------
@@ -387,6 +590,32 @@ def test_memory_and_disk_only_pauses_may_follow_each_other(new_box):
         sandbox.connect()
         witness.check_disk()
         assert sandbox.files.exists("/dev/shm/here") is memory
+
+
+# --- the other client --------------------------------------------------------
+
+
+def test_the_asynchronous_client_does_the_same(request):
+    async def live():
+        sandbox = await AsyncSandbox.create(timeout=300)
+        request.addfinalizer(lambda: Sandbox.kill(sandbox.sandbox_id))
+        await sandbox.files.write("/dev/shm/note", "kept")
+        assert [await sandbox.pause(), await sandbox.pause()] == [True, False]
+        assert await sandbox.is_running() is False
+        again = await AsyncSandbox.connect(sandbox.sandbox_id)
+        assert await again.files.read("/dev/shm/note") == "kept"
+        snapshot = await sandbox.create_snapshot()
+        request.addfinalizer(lambda: Sandbox.delete_snapshot(snapshot.snapshot_id))
+        copies = await sandbox.fork(count=2)
+        child = await AsyncSandbox.create(snapshot.snapshot_id)
+        for copy in [*copies, child]:
+            request.addfinalizer(lambda id=copy.sandbox_id: Sandbox.kill(id))
+            assert await copy.files.read("/dev/shm/note") == "kept"
+        await sandbox.pause(mode="filesystem")
+        await sandbox.connect()
+        assert await sandbox.files.exists("/dev/shm/note") is False
+
+    asyncio.run(live())
 
 
 # --- pauses that fail --------------------------------------------------------

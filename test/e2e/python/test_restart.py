@@ -183,7 +183,7 @@ class Life:
             while True:
                 self.act()
         except Exception as failure:
-            self.failure = failure  # The server is gone; or the check finds more.
+            self.failure, self.ended = failure, time.monotonic()
 
     def act(self):
         act = self.random.choice([self.create, self.create, self.pause, self.resume, self.fork, self.kill] if self.known else [self.create])
@@ -229,9 +229,11 @@ def test_crashes_at_random_moments_lose_nothing_and_leave_nothing(serve, data, a
         thread = threading.Thread(target=life.run)
         thread.start()
         time.sleep(moments.uniform(0.2, 4))  # A moment, not a condition: whatever is going on then.
+        killed = time.monotonic()
         server.kill()
         thread.join(60)
         assert not thread.is_alive()
+        assert life.ended >= killed, f"not the crash but {life.failure!r} ended it"
 
         server = serve(listen=address)
         alive = ids(options)

@@ -31,10 +31,12 @@ import e2b_code_interpreter  # noqa: E402
 from e2b import Sandbox, SandboxState  # noqa: E402
 
 from server import Server, disk_usage, private_data_folder, traces  # noqa: E402
+from wait import eventually  # noqa: E402
 from witness import Witness  # noqa: E402
 
 MIB = 1 << 20
-LIFETIME = 7200  # Seconds; longer than any run, no sandbox ends by itself.
+LIFETIME = 7200  # Seconds; longer than any run.
+LIFECYCLE = {"on_timeout": "pause", "auto_resume": True}
 MOST_SNAPSHOTS = 4
 MOST_FAILURES = 5  # After so many the run ends early.
 
@@ -51,8 +53,13 @@ class Resident:
         self.sandbox, self.witness = sandbox, witness
         self.lock = threading.Lock()
         self.paused = False  # None while that changes
-        self.rebooting = False
+        self.rebooting = self.dozing = False
 
+
+    def awake(self):
+        """Makes sure that it runs and is not paused by itself."""
+        self.sandbox.connect(timeout=LIFETIME)
+        self.paused = self.dozing = False
 
     def rebooted(self):
         """Its memory may be gone: from now on only what comes next must be there."""
@@ -117,8 +124,8 @@ class Soak:
         self.times = collections.defaultdict(list)  # action -> seconds
         self.failures, self.restarts = [], []
         self.acts = {self.create: 12, self.write: 25, self.verify: 20, self.pause: 12, self.resume: 12,
-                     self.reboot: 3, self.fork: 4, self.snapshot: 3, self.create_from_snapshot: 4,
-                     self.delete_snapshot: 2, self.kill: 6}
+                     self.doze: 4, self.reboot: 3, self.fork: 8, self.snapshot: 3, self.create_from_snapshot: 4,
+                     self.delete_snapshot: 2, self.kill: 12}
 
     def _start(self):
         return Server(self.data, listen=self.address).start()
@@ -206,7 +213,7 @@ class Soak:
             return False
         try:
             kind = self.random.choice([Sandbox, e2b_code_interpreter.Sandbox])
-            sandbox = kind.create(timeout=LIFETIME, metadata={"soak": "yes"}, **self.options)
+            sandbox = kind.create(timeout=LIFETIME, lifecycle=LIFECYCLE, **self.options)
             self._admit(Resident(sandbox, Witness(sandbox).start()))
         finally:
             self._unreserve(1)
@@ -236,6 +243,17 @@ class Soak:
             r.witness.check_clock()
 
         return self._act_on(paused, act)
+
+    def doze(self):
+        """Its time runs out, it is paused, and traffic wakes it."""
+        def act(r):
+            r.paused, r.dozing = None, True
+            r.sandbox.set_timeout(1)
+            eventually(lambda: r.sandbox.get_info().state == SandboxState.PAUSED, 60, "it is paused at its time")
+            r.witness.check()
+            r.awake()
+
+        return self._act_on(running, act)
 
     def reboot(self):
         def act(r):
@@ -291,7 +309,7 @@ class Soak:
             snapshot_id, witness = self.random.choice(snapshots)
             kind = e2b_code_interpreter.Sandbox if witness.has_kernel else Sandbox
             try:
-                sandbox = kind.create(snapshot_id, timeout=LIFETIME, **self.options)
+                sandbox = kind.create(snapshot_id, timeout=LIFETIME, lifecycle=LIFECYCLE, **self.options)
             except Exception:
                 if snapshot_id in self.snapshots:
                     raise
@@ -340,6 +358,8 @@ class Soak:
             found = states.pop(r.sandbox.sandbox_id) == SandboxState.PAUSED
             assert r.paused in (None, found), f"{r.sandbox.sandbox_id} is {'paused' if found else 'running'}"
             r.paused = found
+            if r.dozing:
+                r.awake()
             if r.rebooting and not found:
                 r.rebooted()
         for unknown in states:
