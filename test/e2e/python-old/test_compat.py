@@ -1,11 +1,14 @@
 """The Python clients of the generation that creates by POST /sandboxes."""
 
+import time
+
 import pytest
 from e2b import (
     AuthenticationException,
     CommandExitException,
     NotFoundException,
     SandboxQuery,
+    SandboxState,
     TimeoutException,
 )
 from e2b_code_interpreter import Sandbox
@@ -55,6 +58,41 @@ def test_the_life_cycle_works(sandbox):
     sandbox.set_timeout(200)
     with pytest.raises(AuthenticationException):
         Sandbox.create(api_key="e2b_" + "0" * 40)
+
+
+def test_a_pause_keeps_it_all():
+    with Sandbox.create(timeout=120, lifecycle={"on_timeout": "pause", "auto_resume": True}) as sandbox:
+        sandbox.run_code("x = 41")
+        sandbox.files.write("note", "kept")
+        assert sandbox.pause() is True and sandbox.pause() is False
+        info = sandbox.get_info()
+        assert info.state == SandboxState.PAUSED and info.lifecycle["on_timeout"] == "pause"
+        again = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+        assert again.files.read("note") == "kept" and again.run_code("x + 1").text == "42"
+        sandbox.pause()
+        assert sandbox.commands.run("cat note").stdout == "kept", "a command wakes it"
+
+
+def test_snapshots_and_forks(sandbox):
+    sandbox.files.write("note", "copied")
+    snapshot = sandbox.create_snapshot(name="old-client")
+    try:
+        assert snapshot.snapshot_id in [s.snapshot_id for s in Sandbox.list_snapshots().next_items()]
+        with Sandbox.create(snapshot.snapshot_id, timeout=60) as copy:
+            assert copy.files.read("note") == "copied"
+    finally:
+        assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+    assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
+    for fork in sandbox.fork(count=2, timeout=60):
+        assert fork.files.read("note") == "copied" and fork.kill()
+
+
+def test_metrics(sandbox):
+    deadline = time.monotonic() + 20
+    while not (points := sandbox.get_metrics()):
+        assert time.monotonic() < deadline, "a point"
+        time.sleep(0.1)
+    assert all(0 < point.mem_used < point.mem_total for point in points)
 
 
 def test_an_ended_sandbox_is_known_to_be_gone():
