@@ -94,6 +94,10 @@ func makeAuthority(dataDir string, domain Domain, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	// Whoever may use the machine may read the certificate, and nobody the key.
+	if err := os.MkdirAll(dataDir, 0o711); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(authorityKeyFile(dataDir)), 0o700); err != nil {
 		return err
 	}

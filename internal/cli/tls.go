@@ -74,7 +74,8 @@ into a sandbox. Whoever uses it has to trust %[3]s:
 
 Debian, Ubuntu   sudo cp %[3]s /usr/local/share/ca-certificates/tombolo.crt && sudo update-ca-certificates
 macOS            sudo security add-trusted-cert -d -r trustRoot -k /Library/Keychains/System.keychain %[3]s
-Firefox          Settings, Certificates, Import; Chrome takes the system's
+Firefox          Settings, Certificates, Import
+Chrome on Linux  certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n tombolo -i %[3]s
 Node             export NODE_EXTRA_CA_CERTS=%[3]s     ("tombolo env" has it)
 Python           httpx.Client(verify=ssl.create_default_context(cafile="%[3]s")), requests.get(url, verify="%[3]s")
 curl             curl --cacert %[3]s
