@@ -18,8 +18,8 @@ type Key struct {
 	LastUsed  time.Time `json:"lastUsed,omitzero"` // see TouchEvery
 	// MaxSandboxes is how many sandboxes may live at once; > 0.
 	MaxSandboxes int `json:"maxSandboxes"`
-	// MaxTimeout is the longest timeout, from now on, that a request may ask for; 0
-	// is no limit of the key's. A sandbox may be given more time again.
+	// MaxTimeout is how long a sandbox may run, from its start or resume to its
+	// timeout, however often it is given more time; 0 is no limit of the key's.
 	MaxTimeout time.Duration `json:"maxTimeoutNanos,omitempty"`
 	// The rest of the quota; 0 is no limit. See sandbox.Quota for what counts.
 	MaxCreateRate float64 `json:"maxCreateRate,omitempty"` // a second

@@ -141,6 +141,7 @@ func quota(k store.Key) sandbox.Quota {
 		MemoryBytes: k.MaxMemory,
 		DiskBytes:   k.MaxDisk,
 		Snapshots:   k.MaxSnapshots,
+		Timeout:     k.MaxTimeout,
 	}
 }
 
