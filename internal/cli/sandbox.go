@@ -237,7 +237,7 @@ func newSandboxLogs() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "logs ID",
-		Short: "Print the log of a sandbox: its life, its agent, connections refused",
+		Short: "Print the log of a sandbox: its life, its agent, processes, connections refused",
 		Args:  cobra.ExactArgs(1),
 		RunE: withServer(func(ctx context.Context, client *control.Client, args []string) error {
 			lines, err := client.Logs(ctx, args[0])
@@ -248,7 +248,7 @@ func newSandboxLogs() *cobra.Command {
 				return printJSON(lines)
 			}
 			for _, line := range lines {
-				fmt.Printf("%s  %-9s  %s\n", line.Time.Format("15:04:05.000"), line.Source, printable(line.Text))
+				fmt.Printf("%s  %-5s  %-9s  %s\n", line.Time.Format("15:04:05.000"), line.Level, line.Source, printable(line.Text))
 			}
 			return nil
 		}),
