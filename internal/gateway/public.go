@@ -28,6 +28,10 @@ func (p *Public) Decide(_ context.Context, r Request) Decision {
 	return Decision{Allow: true, Reason: "public address"}
 }
 
+// Refuses says what addr is if it is not a public address, or "". Others than
+// sandboxes that connect on somebody's behalf ask it too.
+func (p *Public) Refuses(addr netip.Addr) string { return p.refuses(addr) }
+
 // refuses returns what addr is if it is not a public address, or empty.
 func (p *Public) refuses(addr netip.Addr) string {
 	if !addr.IsValid() {
