@@ -3,6 +3,7 @@ package edge
 import (
 	"crypto/subtle"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
@@ -18,8 +19,11 @@ const (
 // denied says why a request may not enter its sandbox, or nil. What it may do
 // inside is up to the server there.
 func denied(r *http.Request, t target, info sandbox.Info) error {
-	if t.port != hostapi.AgentPort && info.Network.PrivateTraffic && !same(r.Header.Get(trafficTokenHeader), info.TrafficToken) {
-		return trafficRefusal(r, t)
+	if isPrivate(t, info) {
+		given := trafficTokens(r, t)
+		if !slices.ContainsFunc(given, func(token string) bool { return same(token, info.TrafficToken) }) {
+			return trafficRefusal(t, len(given) > 0)
+		}
 	}
 	if info.State != sandbox.Running && info.Lifecycle.AutoResume && !mayWake(r, t, info) {
 		return &refusal{
@@ -30,17 +34,27 @@ func denied(r *http.Request, t target, info sandbox.Info) error {
 	return nil
 }
 
+// isPrivate tells whether a port takes the traffic token only. The agent has a
+// token of its own.
+func isPrivate(t target, info sandbox.Info) bool {
+	return info.Network.PrivateTraffic && t.port != hostapi.AgentPort
+}
+
 // trafficRefusal is for a request without the token of a sandbox whose ports are
 // private. The words are E2B's.
-func trafficRefusal(r *http.Request, t target) *refusal {
-	what := "Provided token in header 'e2b-traffic-access-token' is invalid"
-	if r.Header.Get(trafficTokenHeader) == "" {
-		what = "Token header 'e2b-traffic-access-token' is missing"
+func trafficRefusal(t target, given bool) *refusal {
+	what := "Token header 'e2b-traffic-access-token' is missing"
+	if given {
+		what = "Provided token in header 'e2b-traffic-access-token' is invalid"
 	}
-	return &refusal{
+	f := &refusal{
 		SandboxID: t.id, Code: http.StatusForbidden,
 		Message: "Sandbox is secured with traffic access token. " + what,
 	}
+	if t.byName() {
+		f.hint = "Add ?" + trafficTokenName + "=TOKEN to the address once: this browser keeps it."
+	}
+	return f
 }
 
 // mayWake tells whether a request may resume a paused sandbox: whoever could do

@@ -110,6 +110,9 @@ func (e *edge) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	if err == nil && info.State != sandbox.Running && answersForPaused(w, r, t) {
 		return
 	}
+	if err == nil && isPrivate(t, info) && takeToken(w, r, t, info.TrafficToken) {
+		return
+	}
 	r, body := ownBody(w, r)
 	defer body.finish() // after the answer is written
 	if err == nil {

@@ -51,6 +51,7 @@ func rewrite(pr *httputil.ProxyRequest, t target, mask string) {
 	pr.SetXForwarded() // what the client sent of these is gone already
 	pr.Out.Header.Del("X-Api-Key")
 	pr.Out.Header.Del(trafficTokenHeader)
+	dropToken(pr.Out.Header)
 	pr.Out.URL.Scheme = "http"
 	pr.Out.URL.Host = localHost(t.port)
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // also where it is malformed

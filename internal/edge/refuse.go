@@ -26,6 +26,7 @@ type refusal struct {
 	Reason    string `json:"reason,omitempty"` // why the sandbox ended, or is not resumed
 
 	retryAfter time.Duration // 0 when nobody can tell
+	hint       string        // for a person with a browser
 }
 
 // Error makes a refusal what a step can return instead of going on.
@@ -100,7 +101,10 @@ func refuse(w http.ResponseWriter, r *http.Request, f refusal) {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 		w.WriteHeader(f.Code)
-		_ = page.Execute(w, f)
+		_ = page.Execute(w, struct {
+			refusal
+			Hint string
+		}{f, f.hint})
 		return
 	}
 	h.Set("Content-Type", "application/json")
@@ -125,6 +129,7 @@ code{background:#eee;padding:.1em .3em}</style>
 <h1>{{.Message}}</h1>
 {{with .SandboxID}}<p>Sandbox <code>{{.}}</code></p>{{end}}
 {{with .Port}}<p>Port <code>{{.}}</code>: start a server on it in the sandbox, then load this page again.</p>{{end}}
+{{with .Hint}}<p>{{.}}</p>{{end}}
 {{with .Reason}}<p>Why: {{.}}</p>{{end}}
 </html>
 `))

@@ -30,6 +30,10 @@ type target struct {
 	ourOrigin bool
 }
 
+// byName tells whether the host of the request is the port's own name, so that a
+// browser keeps it apart from others.
+func (t target) byName() bool { return t.host == "" }
+
 // labelTarget reads a host of the form <port>-<id>[-anything].rest, as clients
 // build it for user ports. rest may be anything, with or without a port.
 func labelTarget(host string) (target, bool) {
