@@ -24,6 +24,7 @@ var below = map[string][]string{
 	"internal/store":         {},
 	"internal/sandbox":       {"internal/engine", "internal/store", "internal/agent/hostapi", "internal/agent/rpc"},
 	"internal/edge":          {"internal/sandbox"},
+	"internal/certs":         {},
 	"internal/telemetry":     {"internal/sandbox", "internal/gateway"},
 	"internal/api":           {"internal/sandbox", "internal/store"},
 	"internal/api/control":   {"internal/sandbox"},
