@@ -76,24 +76,33 @@ func (l *logbook) put(source, level, text string) {
 }
 
 func (l *logbook) putLocked(source, level, text string) {
-	line := LogLine{Time: time.Now().UTC(), Source: source, Level: level, Text: printable(text)}
+	now := time.Now().UTC()
 	if source == "lifecycle" {
-		l.lifecycle.add(line, lifecycleMost)
+		l.lifecycle.add(LogLine{now, source, level, printable(text)}, lifecycleMost)
 		return
 	}
+	if !l.admit(now, source) {
+		return
+	}
+	l.inside.add(LogLine{now, source, level, printable(text)}, logLines)
+}
+
+// admit tells whether there is room for a line now, and says before it how many
+// had none.
+func (l *logbook) admit(now time.Time, source string) bool {
 	if l.limit == nil {
 		l.limit = rate.NewLimiter(logRate, logBurst)
 	}
-	if !l.limit.AllowN(line.Time, 1) {
+	if !l.limit.AllowN(now, 1) {
 		l.leftOut++
-		return
+		return false
 	}
 	if l.leftOut > 0 {
 		note := fmt.Sprintf("%d lines were left out here: more than %d a second", l.leftOut, logRate)
-		l.inside.add(LogLine{Time: line.Time, Source: source, Level: "warn", Text: note}, logLines)
+		l.inside.add(LogLine{now, source, "warn", note}, logLines)
 		l.leftOut = 0
 	}
-	l.inside.add(line, logLines)
+	return true
 }
 
 // printable cuts a text to what a line may have and takes out what would drive
