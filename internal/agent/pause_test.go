@@ -223,10 +223,25 @@ func TestClonesAreSandboxesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestRunsInKernelsOutliveAPause pauses in the middle of a cell; the dead
-// connection of its client may be noticed before or after the agent is told.
+// TestRunsInKernelsOutliveAPause pauses in the middle of a cell, or has another
+// server take over. The dead connection of its client may be noticed before or
+// after the agent is told.
 func TestRunsInKernelsOutliveAPause(t *testing.T) {
-	for what, wait := range map[string]time.Duration{"introduced at once": 0, "introduced late": 500 * time.Millisecond} {
+	resume := func(wait time.Duration) func(m *machine) *machine {
+		return func(m *machine) *machine {
+			init := m.init
+			init.Resumed, init.Entropy = true, nil
+			resumed := m.restore(m.save(), init)
+			time.Sleep(wait)
+			resumed.introduce()
+			return resumed
+		}
+	}
+	for what, interrupt := range map[string]func(m *machine) *machine{
+		"introduced at once": resume(0),
+		"introduced late":    resume(500 * time.Millisecond),
+		"adopted":            func(m *machine) *machine { m.adopt(); return m },
+	} {
 		t.Run(what, func(t *testing.T) {
 			m := newMachine(t, firstInit())
 			res, err := m.execute(`
@@ -240,17 +255,11 @@ result = 'complete'`)
 			lines := bufio.NewScanner(res.Body)
 			for lines.Scan() && !strings.Contains(lines.Text(), "begun") {
 			}
-			checkpoint := m.save()
+			m = interrupt(m)
 			for lines.Scan() {
 				require.NotContains(t, lines.Text(), "end_of_execution")
 			}
 			require.Error(t, lines.Err(), "the client should see that its stream is broken")
-
-			init := m.init
-			init.Resumed, init.Entropy = true, nil
-			m = m.restore(checkpoint, init)
-			time.Sleep(wait)
-			m.introduce()
 			next, err := m.execute("print(result)") // waits for its turn
 			require.NoError(t, err)
 			defer next.Body.Close()
@@ -262,7 +271,7 @@ result = 'complete'`)
 	}
 }
 
-// TestRunOfAClientThatLeftEndsInAPauseToo: a client that leaves still interrupts
+// TestClientThatLeavesInterruptsItsRunAfterAPause: a client that leaves still interrupts
 // its run, after a pause as before one.
 func TestClientThatLeavesInterruptsItsRunAfterAPause(t *testing.T) {
 	m := newMachine(t, firstInit())

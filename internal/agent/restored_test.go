@@ -141,6 +141,7 @@ type machine struct {
 	t        *testing.T
 	parts    *parts
 	init     hostapi.Init
+	place    gateway.Config
 	network  *gateway.Network
 	instance engine.Instance
 	http     *http.Client
@@ -164,9 +165,9 @@ func newMachine(t *testing.T, init hostapi.Init) *machine {
 
 func prepareMachine(t *testing.T, parts *parts, init hostapi.Init) *machine {
 	t.Helper()
-	m := &machine{t: t, parts: parts, init: init}
+	m := &machine{t: t, parts: parts, init: init, place: gateway.Config{Dir: t.TempDir(), Policy: gateway.DenyAll{}}}
 	var err error
-	m.network, err = gateway.New(t.Context(), gateway.Config{Dir: t.TempDir(), Policy: gateway.DenyAll{}})
+	m.network, err = gateway.New(t.Context(), m.place)
 	require.NoError(t, err)
 	m.http = &http.Client{Transport: m}
 	return m
@@ -223,6 +224,17 @@ func (m *machine) restore(checkpoint string, init hostapi.Init) *machine {
 	require.NoError(m.t, err)
 	m.t.Cleanup(restored.stop)
 	return restored
+}
+
+// adopt gives the machine's network to another process, so to speak.
+func (m *machine) adopt() {
+	m.t.Helper()
+	require.NoError(m.t, m.network.Detach())
+	var err error
+	m.network, err = gateway.Adopt(m.t.Context(), m.place)
+	require.NoError(m.t, err)
+	m.init.Resumed, m.init.Entropy = true, nil
+	m.introduce()
 }
 
 // introduce tells the agent who it is, as soon as it listens.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 )
 
@@ -221,6 +222,7 @@ def send(c):
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 numbers = iter(range(1000))
 def echoed(c): run(f'in-{next(numbers)}', lambda: echo(c))
+serve(49983, lambda c: run('agent', lambda: echo(c)))
 serve(8000, echoed); serve(8001, tell); serve(8002, connect)
 idle, busy = socket.create_connection(ADDRESS), socket.create_connection(ADDRESS)
 run('idle-out', lambda: echo(idle)); run('busy-out', lambda: send(busy))
@@ -273,6 +275,7 @@ func TestRunningSandboxKeepsItsNetworkWhenTheDaemonIsKilled(t *testing.T) {
 	for range idle {
 		d.dial(8000)
 	}
+	d.dial(hostapi.AgentPort)
 	d.kill()
 	for _, conn := range outside { // the kernel ends those of the dead
 		expectEnd(t, conn)
@@ -292,7 +295,10 @@ func TestRunningSandboxKeepsItsNetworkWhenTheDaemonIsKilled(t *testing.T) {
 	require.Less(t, time.Since(began), time.Second)
 	require.Equal(t, "ConnectionRefusedError", talk(t, n, 8002, hostAddress(t)+":1"), "the policy applies")
 
-	require.Eventually(t, func() bool { return !strings.Contains(talk(t, n, 8001, ""), "open") },
-		5*time.Second, 20*time.Millisecond, "connections to the dead should end inside, idle ones too")
-	require.Equal(t, idle+2, strings.Count(talk(t, n, 8001, ""), "ConnectionResetError"))
+	open := func() int { return strings.Count(talk(t, n, 8001, ""), "open") }
+	require.Eventually(t, func() bool { return open() == 1 },
+		4*time.Second, 20*time.Millisecond, "connections to the dead should end inside, idle ones too")
+	require.Contains(t, talk(t, n, 8001, ""), "agent=open", "the agent should have time to hear of it")
+	require.Eventually(t, func() bool { return open() == 0 }, 10*time.Second, 50*time.Millisecond)
+	require.Equal(t, idle+3, strings.Count(talk(t, n, 8001, ""), "ConnectionResetError"))
 }

@@ -31,9 +31,9 @@ func (n *Network) DialContext(ctx context.Context, port uint16) (net.Conn, error
 
 func (n *Network) dial(ctx context.Context, port uint16) (*insideConn, error) {
 	var queue waiter.Queue
-	endpoint, err := n.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
-	if err != nil {
-		return nil, asError(err)
+	endpoint, stackErr := n.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
+	if stackErr != nil {
+		return nil, asError(stackErr)
 	}
 	tuneEndpoint(endpoint)
 	c := newInsideConn(n, endpoint, &queue)
@@ -41,17 +41,37 @@ func (n *Network) dial(ctx context.Context, port uint16) (*insideConn, error) {
 		c.abort()
 		return nil, ErrClosed
 	}
-	if err := connect(ctx, endpoint, &queue, port); err != nil {
+	id, err := bind(endpoint, port)
+	if err == nil {
+		n.stale.forget(id)
+		err = connect(ctx, endpoint, &queue, port)
+	}
+	if err != nil {
 		c.abort()
 		if n.ctx.Err() != nil {
 			return nil, ErrClosed
 		}
 		return nil, err
 	}
-	if local, err := endpoint.GetLocalAddress(); err == nil {
-		c.note(stack.TransportEndpointID{LocalAddress: local.Addr, LocalPort: local.Port, RemotePort: port})
-	}
+	c.note(id)
 	return c, nil
+}
+
+// bind gives the endpoint a port of the gateway's and returns what a connection to
+// a port of the sandbox will be known by.
+func bind(endpoint tcpip.Endpoint, port uint16) (stack.TransportEndpointID, error) {
+	err := endpoint.Bind(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(gateway4)})
+	var local tcpip.FullAddress
+	if err == nil {
+		local, err = endpoint.GetLocalAddress()
+	}
+	if err != nil {
+		return stack.TransportEndpointID{}, fmt.Errorf("bind to %s: %w", gatewayAddr, asError(err))
+	}
+	return stack.TransportEndpointID{
+		LocalAddress: local.Addr, LocalPort: local.Port,
+		RemoteAddress: tcpip.AddrFrom4(sandbox4), RemotePort: port,
+	}, nil
 }
 
 func connect(ctx context.Context, endpoint tcpip.Endpoint, queue *waiter.Queue, port uint16) error {
@@ -59,9 +79,6 @@ func connect(ctx context.Context, endpoint tcpip.Endpoint, queue *waiter.Queue, 
 	queue.EventRegister(&connected)
 	defer queue.EventUnregister(&connected)
 
-	if err := endpoint.Bind(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(gateway4)}); err != nil {
-		return fmt.Errorf("bind to %s: %w", gatewayAddr, asError(err))
-	}
 	err := endpoint.Connect(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(sandbox4), Port: port})
 	if _, started := err.(*tcpip.ErrConnectStarted); started {
 		select {

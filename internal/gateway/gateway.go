@@ -66,6 +66,7 @@ type Network struct {
 	names     *nameCache
 	buffers   *bufferBudget
 	ledger    *ledger
+	stale     stale
 
 	namespace *namespace
 	link      *link
@@ -82,7 +83,9 @@ type Network struct {
 	allowed map[closer]Request // those of open that a policy allowed
 	leaving []*insideConn      // closed, with data the sandbox has not taken
 	working sync.WaitGroup     // every goroutine that is not the stack's
-	end     func(ending) error // once
+	// stopTimer stops the end of what is stale.
+	stopTimer func()
+	end       func(ending) error // once
 }
 
 // ending is how a network ends for this process.
@@ -107,7 +110,9 @@ func New(ctx context.Context, cfg Config) (*Network, error) {
 
 // Adopt takes over the network that a daemon which is gone made in cfg.Dir. A
 // sandbox running in it keeps its network; connections that were open are lost,
-// and reset inside. The error is fs.ErrNotExist when there is no network to adopt.
+// and reset inside; those to the agent only after some seconds, within which the
+// host should tell it (see hostapi.Init). The error is fs.ErrNotExist when there
+// is no network to adopt.
 func Adopt(ctx context.Context, cfg Config) (*Network, error) {
 	return start(ctx, cfg, openNamespace)
 }
@@ -125,12 +130,12 @@ func start(ctx context.Context, cfg Config, namespaceIn func(dir string) (*names
 	if n.ledger, lost, err = openLedger(cfg.Dir); err != nil {
 		n.log.Warn("open connections are not noted; after a crash idle ones stay open inside", "dir", cfg.Dir, "error", err)
 	}
+	lost = n.stale.keepAgents(lost)
 	if err := n.startStack(); err != nil {
 		return nil, errors.Join(fmt.Errorf("network in %s: %w", cfg.Dir, err), n.Close())
 	}
-	for _, id := range lost {
-		n.endInside(id)
-	}
+	n.endInside(lost)
+	n.stopTimer = n.endLater()
 	return n, nil
 }
 
@@ -155,6 +160,7 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		dnsSlots:  make(chan struct{}, limits.DNSInFlight),
 		open:      map[closer]struct{}{},
 		allowed:   map[closer]Request{},
+		stopTimer: func() {},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	var once sync.Once
@@ -186,7 +192,7 @@ func (n *Network) Reset() error { return n.namespace.configure() }
 func (n *Network) Close() error { return n.end(closing) }
 
 // Detach is Close for a network that somebody is to adopt: a sandbox in it runs
-// on, and what it sends meanwhile is lost.
+// on, what it sends meanwhile is lost, and it hears of no connection's end.
 func (n *Network) Detach() error { return n.end(detaching) }
 
 func (n *Network) tearDown(how ending) error {
@@ -194,6 +200,7 @@ func (n *Network) tearDown(how ending) error {
 	if how == detaching { // before the connections end, which are to stay in it
 		errs = append(errs, n.ledger.close())
 	}
+	n.stopTimer()
 	n.mu.Lock()
 	n.closed = true
 	open := n.open
@@ -202,7 +209,7 @@ func (n *Network) tearDown(how ending) error {
 
 	n.cancel()
 	if n.link != nil {
-		n.link.gate.destroy()
+		n.link.gate.destroy(how == detaching)
 	}
 	for c := range open {
 		c.abort()

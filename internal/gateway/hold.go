@@ -37,6 +37,7 @@ type gate struct {
 	// leaving guards what follows. It is held for reading while a frame is written.
 	leaving sync.RWMutex
 	held    bool
+	silent  bool // held for ever, and nothing waits
 	waiting stack.PacketBufferList
 	bytes   int // of waiting
 
@@ -75,13 +76,20 @@ func (g *gate) open(write func(*stack.PacketBuffer) tcpip.Error) {
 	g.entering.Unlock()
 }
 
-// destroy opens the gate for good, for readers that are to end, and drops what
-// waits.
-func (g *gate) destroy() {
+// destroy lets readers in for good, which are to end, and drops what waits. With
+// silent nothing is sent to the sandbox any more.
+func (g *gate) destroy(silent bool) {
 	g.changing.Lock()
+	defer g.changing.Unlock()
 	g.gone = true
-	g.changing.Unlock()
-	g.open(func(*stack.PacketBuffer) tcpip.Error { return nil })
+	g.leaving.Lock()
+	g.waiting.Reset()
+	g.held, g.silent, g.waiting = silent, silent, stack.PacketBufferList{}
+	g.leaving.Unlock()
+	if g.isShut {
+		g.isShut = false
+		g.entering.Unlock()
+	}
 }
 
 // pass runs write while the gate is open. It reports false when it is shut.
@@ -102,7 +110,7 @@ func (g *gate) keep(packet *stack.PacketBuffer) bool {
 	if !g.held {
 		return false
 	}
-	if g.waiting.Len() < heldPackets && g.bytes+packet.Size() <= heldBytes {
+	if !g.silent && g.waiting.Len() < heldPackets && g.bytes+packet.Size() <= heldBytes {
 		g.waiting.PushBack(packet.IncRef())
 		g.bytes += packet.Size()
 	}

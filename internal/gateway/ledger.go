@@ -129,13 +129,15 @@ func decodeEntry(b []byte) stack.TransportEndpointID {
 	}
 }
 
-// endInside makes the sandbox end a connection that this stack knows nothing of.
+// endInside makes the sandbox end connections that this stack knows nothing of.
 // It sends segments out of any sequence, which a TCP answers with its own numbers
 // (RFC 9293, 3.10.7.4), and the stack answers those with a reset. Of two half the
 // number space apart one is out of the window for sure.
-func (n *Network) endInside(id stack.TransportEndpointID) {
-	for _, sequence := range []uint32{0, 1 << 31} {
-		n.link.sendFrame(bareSegment(id, sequence))
+func (n *Network) endInside(lost []stack.TransportEndpointID) {
+	for _, id := range lost {
+		for _, sequence := range []uint32{0, 1 << 31} {
+			n.link.sendFrame(bareSegment(id, sequence))
+		}
 	}
 }
 

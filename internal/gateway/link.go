@@ -35,6 +35,7 @@ type link struct {
 	ctx     context.Context // ends with the network
 	guard   func(what string)
 	gate    gate
+	stale   *stale // nil for none
 
 	readers sync.WaitGroup
 	started bool
@@ -118,6 +119,10 @@ func (l *link) receive(frame *buffer.Buffer) {
 		if answer := refusal(first.AsSlice()); answer != nil {
 			l.sendFrame(answer)
 		}
+		frame.Release()
+		return
+	}
+	if l.stale != nil && l.stale.has(first.AsSlice()) {
 		frame.Release()
 		return
 	}

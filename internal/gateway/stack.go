@@ -25,7 +25,7 @@ func (n *Network) startStack() error {
 	if err != nil {
 		return fmt.Errorf("poll TAP device: %w", err)
 	}
-	n.link = link
+	n.link, link.stale = link, &n.stale
 	n.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},

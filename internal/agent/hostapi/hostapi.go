@@ -6,9 +6,11 @@
 // answers there only to [GatewayAddr], which no connection made inside the
 // sandbox has as its source; the edge never routes a request to that port.
 //
-//	POST    /init        Init, answered 204, after every start and every restore.
+//	POST    /init        Init, answered 204, after every start, every restore and
+//	                     every adoption by another process of the host.
 //	                     Repeatable: the last one counts. Every connection made
-//	                     before it is ended.
+//	                     before it is ended; runs in kernels whose clients are lost
+//	                     that way are not interrupted.
 //	POST    /relieve     Relieve, answered 200 with a Relieved.
 //	POST    /warm        Warm, answered 204 when the named kernels are idle. Used
 //	                     while a template is built, before its snapshot.
@@ -48,10 +50,10 @@ type Init struct {
 	// AccessToken guards the agent port and /execute. Empty leaves them open,
 	// which happens only while a template is being built.
 	AccessToken string `json:"accessToken,omitempty"`
-	// Resumed: the same sandbox goes on after a pause. Then its host name, its
-	// kernels (their variables and their randomness) and its polled watches are left
-	// alone. False is for a sandbox that is another than the one that was saved, or
-	// that has booted.
+	// Resumed: the same sandbox goes on, after a pause or with another process of
+	// the host. Then its host name, its kernels (their variables and their
+	// randomness) and its polled watches are left alone. False is for a sandbox that
+	// is another than the one that was saved, or that has booted.
 	Resumed bool              `json:"resumed,omitempty"`
 	EnvVars map[string]string `json:"envVars,omitempty"`
 	// DefaultUser and DefaultWorkdir apply to requests that name none; empty
