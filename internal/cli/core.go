@@ -94,7 +94,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
-	t.Watch(manager)
+	watch(t, manager, records)
 	return &core{config: c, log: log, store: records, manager: manager, engine: engine}, nil
 }
 

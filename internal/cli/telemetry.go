@@ -2,8 +2,12 @@ package cli
 
 import (
 	"context"
+	"math"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 	"github.com/tombolo-dev/tombolo/internal/telemetry"
 )
 
@@ -20,5 +24,19 @@ func newTelemetry(ctx context.Context, c config) (*telemetry.Telemetry, error) {
 		Version:       version(),
 		Engine:        gvisor.Version(),
 		Log:           log,
+	})
+}
+
+// watch has told what is looked up when somebody collects.
+func watch(t *telemetry.Telemetry, manager *sandbox.Manager, records *sqlite.Store) {
+	t.Watch(manager)
+	t.Gauge("webhook_deliveries_pending", "Events that wait to be delivered to webhooks.", func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		count, err := records.PendingDeliveries(ctx)
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(count)
 	})
 }

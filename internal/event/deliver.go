@@ -49,13 +49,15 @@ func Backoff(failed int) (wait time.Duration, again bool) {
 	return wait*3/4 + rand.N(wait/2), true
 }
 
-// DelivererConfig is what a deliverer works with. Backoff may be nil.
+// DelivererConfig is what a deliverer works with. Backoff and OnAttempt may be nil.
 type DelivererConfig struct {
 	Store    store.Store
 	Sender   *Sender
 	Recorder *Recorder
 	Log      *slog.Logger
 	Backoff  func(failed int) (wait time.Duration, again bool)
+	// OnAttempt is told of each attempt, delivered or not.
+	OnAttempt func(store.Attempt)
 }
 
 // Deliverer sends events to webhooks. One at a time works on a store.
@@ -229,6 +231,9 @@ func (d *Deliverer) attempt(delivery store.DueDelivery) {
 	a, wait := d.config.Sender.send(d.ctx, delivery)
 	if d.ctx.Err() != nil && a.Error != "" {
 		return // broken off; the next deliverer sends it again
+	}
+	if d.config.OnAttempt != nil {
+		d.config.OnAttempt(a)
 	}
 	if wait > 0 {
 		d.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // numbers are what is counted and timed as it happens; what is looked up when
@@ -23,6 +24,7 @@ type numbers struct {
 	operations *prometheus.HistogramVec
 	steps      *prometheus.HistogramVec
 	store      *prometheus.HistogramVec
+	attempts   *prometheus.HistogramVec
 
 	requests    *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
@@ -59,6 +61,8 @@ func newNumbers(registry prometheus.Registerer, version, engine string) *numbers
 			"Time of the steps in which a sandbox is started.", operationBuckets, "step", "result"),
 		store: histogram("store_duration_seconds",
 			"Time of reads and writes of the store, waiting for their turn included.", storeBuckets, "kind"),
+		attempts: histogram("webhook_attempt_duration_seconds",
+			"Time of attempts to deliver an event to a webhook, by result (delivered, failed).", operationBuckets, "result"),
 		requests: counter("edge_requests_total",
 			"Requests answered, by class (control, agent, code, port, refused) and status code.", "class", "code"),
 		duration: histogram("edge_request_duration_seconds",
@@ -75,7 +79,7 @@ func newNumbers(registry prometheus.Registerer, version, engine string) *numbers
 		Help:        "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": version, "engine": engine, "goversion": runtime.Version()}})
 	build.Set(1)
-	registry.MustRegister(build, n.created, n.events, n.operations, n.steps, n.store,
+	registry.MustRegister(build, n.created, n.events, n.operations, n.steps, n.store, n.attempts,
 		n.requests, n.duration, n.firstByte, n.inFlight, n.connections)
 	return n
 }
@@ -152,6 +156,19 @@ func (t *Telemetry) Event(e sandbox.Event) {
 // Store notes how long a read or write of the store took.
 func (t *Telemetry) Store(kind string, took time.Duration) {
 	t.numbers.store.WithLabelValues(kind).Observe(took.Seconds())
+}
+
+// Attempt notes an attempt to deliver an event to a webhook; it is for
+// event.DelivererConfig.OnAttempt.
+func (t *Telemetry) Attempt(a store.Attempt) {
+	if t == nil {
+		return
+	}
+	result := "delivered"
+	if a.Error != "" {
+		result = "failed"
+	}
+	t.numbers.attempts.WithLabelValues(result).Observe(a.Duration.Seconds())
 }
 
 // ConnState counts connections; it is for http.Server.ConnState.

@@ -186,6 +186,7 @@ def test_prometheus_collects_from_a_listener_of_its_own(serve):
     assert now["tombolo_edge_connections"] >= 1
     assert now['tombolo_gateway_bytes_total{direction="out"}'] > 0
     assert now['tombolo_store_duration_seconds_count{kind="write"}'] > 0
+    assert now["tombolo_webhook_deliveries_pending"] == 0
     assert any(name.startswith("tombolo_build_info{") for name in now)
     assert not any(sandbox.sandbox_id in name for name in now)
     sandbox.kill()
