@@ -227,3 +227,57 @@ func FuzzListQuery(f *testing.F) {
 		require.True(t, json.Valid(answer.Body.Bytes()))
 	})
 }
+
+func FuzzSnapshotQuery(f *testing.F) {
+	for _, q := range []string{"name=alice%2Fsnap%3Av2", "sandboxID=i0001-x&limit=1", "nextToken=MjAyNi0wMy0wNFQwNToxMDowNy44OTAxMjNaX19zbmFwdjJzbmFwdjJzbmFwdjJzbg", "name=%00:/"} {
+		f.Add(q)
+	}
+	w := newWorld(f)
+	f.Fuzz(func(t *testing.T, query string) {
+		r := httptest.NewRequest("GET", "/snapshots", nil)
+		r.URL.RawQuery = query
+		r.Header.Set("X-API-KEY", w.secrets["alice"])
+		answer := httptest.NewRecorder()
+		w.ServeHTTP(answer, r)
+		require.Contains(t, []int{200, 400}, answer.Code)
+		require.True(t, json.Valid(answer.Body.Bytes()))
+		require.NotContains(t, answer.Body.String(), "theirs", "a snapshot of another key")
+	})
+}
+
+// What is asked to be closed is never open, and what a snapshot is called is a
+// name that is found again.
+func FuzzCreateAndSnapshot(f *testing.F) {
+	for _, body := range []string{
+		`{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":["0.0.0.0/0"],"maskRequestHost":"a:${PORT}"}}`,
+		`{"templateID":"alice/snap:v2","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":false}}`,
+		`{"name":"alice/mine:v1","memory":true}`, `{"name":"Base"}`, `{"name":"\u0000:a/b"}`, `[]`, `{"network":{"rules":{}}}`,
+	} {
+		f.Add(body)
+	}
+	w := newWorld(f)
+	f.Fuzz(func(t *testing.T, body string) {
+		w.core.calls = nil
+		created := w.do("alice", "POST", "/v2/sandboxes", body)
+		require.Contains(t, []int{201, 400, 404, 413}, created.Code)
+		if created.Code == 201 {
+			var asked struct {
+				Internet *bool `json:"allow_internet_access"`
+				Network  struct{ AllowPublicTraffic *bool }
+			}
+			require.NoError(t, json.Unmarshal([]byte(body), &asked))
+			call := w.core.calls[0]
+			require.Equal(t, asked.Network.AllowPublicTraffic != nil && !*asked.Network.AllowPublicTraffic, strings.Contains(call, "network {denyInternet:true,privateTraffic:true") || strings.Contains(call, "network {privateTraffic:true"))
+			require.True(t, asked.Internet == nil || *asked.Internet || strings.Contains(call, "network {denyInternet:true"))
+		}
+		snapshot := w.do("alice", "POST", "/sandboxes/i0001/snapshots", body)
+		require.Contains(t, []int{201, 400, 409, 413}, snapshot.Code)
+		if snapshot.Code == 201 {
+			var got struct{ Names []string }
+			require.NoError(t, json.Unmarshal(snapshot.Body.Bytes(), &got))
+			for _, name := range got.Names {
+				require.Regexp(t, `^alice/[a-z0-9_-]+:[a-z0-9_.-]+$`, name)
+			}
+		}
+	})
+}
