@@ -24,9 +24,10 @@ var below = map[string][]string{
 	"internal/store":         {},
 	"internal/sandbox":       {"internal/engine", "internal/store", "internal/agent/hostapi", "internal/agent/rpc"},
 	"internal/edge":          {"internal/sandbox"},
+	"internal/event":         {"internal/sandbox", "internal/store"},
 	"internal/certs":         {},
 	"internal/telemetry":     {"internal/sandbox", "internal/gateway"},
-	"internal/api":           {"internal/sandbox", "internal/store"},
+	"internal/api":           {"internal/sandbox", "internal/store", "internal/event"},
 	"internal/api/control":   {"internal/sandbox"},
 	"cmd/tombolo-agent":      {"internal/agent"},
 }
@@ -37,6 +38,7 @@ var never = map[string][]string{
 	"internal/agent":       {"gvisor.dev/gvisor", "modernc.org/sqlite", module + "internal/agent/embedded"},
 	"internal/sandbox":     {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/edge":        {"gvisor.dev/gvisor", "modernc.org/sqlite"},
+	"internal/event":       {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/api":         {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/api/control": {module + "internal/api/e2b"},
 }

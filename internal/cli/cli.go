@@ -59,7 +59,7 @@ then from tombolo.yaml in the current folder or in /etc/tombolo.`,
 	}
 	addConfigFlags(root)
 	root.AddCommand(
-		newServe(), newEnv(), newRun(), newSandbox(), newTemplate(), newKey(), newTLS(), newDoctor(), newVersion(),
+		newServe(), newEnv(), newRun(), newSandbox(), newTemplate(), newKey(), newWebhook(), newTLS(), newDoctor(), newVersion(),
 	)
 	return root
 }

@@ -43,6 +43,8 @@ type config struct {
 
 	MetricsListen string `koanf:"metrics-listen"`
 	OTLPEndpoint  string `koanf:"otlp-endpoint"`
+
+	WebhookAllowPrivate bool `koanf:"webhook-allow-private"`
 }
 
 // configFile is read from the current folder and from /etc/tombolo.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
+	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
@@ -27,6 +28,7 @@ type core struct {
 	config  config
 	log     *slog.Logger
 	store   *sqlite.Store
+	events  *event.Recorder
 	manager *sandbox.Manager
 	engine  *gvisor.Engine
 }
@@ -74,6 +76,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
+	events := event.NewRecorder(records, log)
 	parts := sandbox.Config{
 		DataDir:      c.Data,
 		Engine:       engine,
@@ -84,7 +87,10 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		CABundle:     bundle,
 		Log:          log,
 		Keep:         keep,
-		OnEvent:      t.Event,
+		OnEvent: func(e sandbox.Event) {
+			events.Record(e)
+			t.Event(e)
+		},
 	}
 	if t != nil {
 		parts.OnStep = t.Step
@@ -92,10 +98,11 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	}
 	manager, err := sandbox.NewManager(ctx, parts)
 	if err != nil {
+		events.Close()
 		return nil, errors.Join(err, records.Close())
 	}
 	watch(t, manager, records)
-	return &core{config: c, log: log, store: records, manager: manager, engine: engine}, nil
+	return &core{config: c, log: log, store: records, events: events, manager: manager, engine: engine}, nil
 }
 
 // openStore opens the records alone, for commands that start no sandbox.
@@ -116,6 +123,7 @@ func (c *core) Close() error {
 	defer cancel()
 	err := c.manager.Close(ctx)
 	c.engine.RemoveScope()
+	c.events.Close()
 	return errors.Join(err, c.store.Close())
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/api/e2b"
 	"github.com/tombolo-dev/tombolo/internal/edge"
+	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -47,6 +48,7 @@ stay in any case.`,
 	}
 	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
 	addTLSFlags(cmd)
+	addWebhookFlag(cmd)
 	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
 	cmd.Flags().String("metrics-listen", "", "address that Prometheus collects from, GET /metrics, e.g. 127.0.0.1:9464 (default: none)")
 	cmd.Flags().String("otlp-endpoint", "", "OpenTelemetry collector to send traces to, e.g. http://127.0.0.1:4318 (default: what OTEL_EXPORTER_OTLP_ENDPOINT says, or none)")
@@ -90,9 +92,12 @@ func serve(ctx context.Context, c config) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w (--listen takes another address)", c.Listen, err)
 	}
+	sender := newWebhookSender(c)
+	deliverer := event.NewDeliverer(event.DelivererConfig{Store: core.store, Sender: sender, Recorder: core.events, Log: core.log})
+	defer closeDeliverer(ctx, deliverer)
 	domain := front.clientDomain(listener.Addr())
 	sandboxes := measure.Sandboxes(core.manager)
-	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Log: core.log, Version: version(), Domain: domain})
+	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: event.NewWebhooks(core.store, sender), Log: core.log, Version: version(), Domain: domain})
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
 		Sandboxes: sandboxes, Control: measure.Control(dialect), Inside: measure.Inside, Log: core.log,
 	}))))

@@ -177,7 +177,7 @@ func (h *Webhooks) apply(spec Spec, w *store.Webhook) error {
 		w.URL = *spec.URL
 	}
 	if spec.Secret != nil {
-		if err := checkText("secret", *spec.Secret, minSecret, maxSecret); err != nil {
+		if err := checkText("signature secret", *spec.Secret, minSecret, maxSecret); err != nil {
 			return err
 		}
 		w.Secret = *spec.Secret

@@ -14,14 +14,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-// Options are what the dialect is made of. Sandboxes and Store are required.
+// Options are what the dialect is made of. Sandboxes, Store and Webhooks are
+// required.
 type Options struct {
 	Sandboxes sandbox.Sandboxes
 	Store     store.Store
+	Webhooks  *event.Webhooks
 	Log       *slog.Logger // slog.Default() when nil
 	// Version of the server, for messages about what it cannot do.
 	Version string
@@ -35,6 +38,7 @@ type Options struct {
 type api struct {
 	sandboxes sandbox.Sandboxes
 	store     store.Store
+	webhooks  *event.Webhooks
 	log       *slog.Logger
 	version   string
 	domain    string
@@ -54,6 +58,7 @@ func New(o Options) http.Handler {
 	a := &api{
 		sandboxes: o.Sandboxes,
 		store:     o.Store,
+		webhooks:  o.Webhooks,
 		log:       o.Log,
 		version:   o.Version,
 		domain:    o.Domain,
@@ -89,6 +94,9 @@ func New(o Options) http.Handler {
 		"GET /templates/aliases/{alias}": a.getAlias,
 		"DELETE /templates/{id}":         a.deleteTemplate,
 	} {
+		a.handle(pattern, h)
+	}
+	for pattern, h := range a.eventRoutes() {
 		a.handle(pattern, h)
 	}
 	for pattern, what := range missing {

@@ -32,6 +32,8 @@ import (
 //	sandboxes  i0001 … i0003 of alice, i0004 of bob, all running; i0005 of alice,
 //	           paused
 //	ended      i0008 of alice, i0009 of bob
+//	events     of i0001 of alice and i0004 of bob
+//	webhooks   one each of alice and bob; hers was disabled
 //
 // bob has every limit a key can have.
 type world struct {
@@ -69,7 +71,7 @@ func newWorld(t testing.TB) *world {
 		State: sandbox.Paused, Lifecycle: sandbox.Lifecycle{PauseOnTimeout: true, AutoResume: true},
 		Network: sandbox.NetworkOptions{PrivateTraffic: true, MaskRequestHost: "localhost:${PORT}"}, TrafficToken: "traffic-of-i0005",
 	})
-	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Log: slog.New(slog.DiscardHandler), Version: "0.1.0"})
+	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Log: slog.New(slog.DiscardHandler), Version: "0.1.0"})
 	return w
 }
 
@@ -100,7 +102,7 @@ func makeRecords() error {
 		return err
 	}
 	records.secrets = map[string]string{}
-	if err := errors.Join(addKeys(s), addTemplates(s), addEnded(s), s.Close()); err != nil {
+	if err := errors.Join(addKeys(s), addTemplates(s), addEnded(s), addEvents(s), s.Close()); err != nil {
 		return err
 	}
 	records.file, err = os.ReadFile(path)
