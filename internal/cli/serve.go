@@ -93,7 +93,7 @@ func serve(ctx context.Context, c config) (err error) {
 		return fmt.Errorf("listen on %s: %w (--listen takes another address)", c.Listen, err)
 	}
 	sender := newWebhookSender(c)
-	deliverer := event.NewDeliverer(event.DelivererConfig{Store: core.store, Sender: sender, Recorder: core.events, Log: core.log})
+	deliverer := event.NewDeliverer(event.DelivererConfig{Store: core.store, Sender: sender, Recorder: core.events, Log: core.log, OnAttempt: measure.Attempt})
 	defer closeDeliverer(ctx, deliverer)
 	domain := front.clientDomain(listener.Addr())
 	sandboxes := measure.Sandboxes(core.manager)
