@@ -57,9 +57,9 @@ func NewRecorder(s store.Store, log *slog.Logger) *Recorder {
 	return r
 }
 
-// Record stores an event and what has to be delivered of it, in one write of
-// about half a millisecond. When it returns nothing of it can be lost any more but
-// by a loss of power. An event that cannot be written, because the disk is full,
+// Record stores an event and what has to be delivered of it, in one write of well
+// under a millisecond. When it returns nothing of it can be lost any more but by a
+// loss of power. An event that cannot be written, because the disk is full,
 // is logged and lost; so is one whose process dies between the change it tells of
 // and this call.
 func (r *Recorder) Record(e sandbox.Event) {
