@@ -117,6 +117,27 @@ func (s Suite) Run(t *testing.T) {
 		require.ErrorContains(t, err, "another")
 		require.Empty(t, s.Leftovers(t, spec.ID))
 	})
+	t.Run("OneThatIsNearlyFullIsSavedAndRestored", func(t *testing.T) {
+		spec := s.spec(t, image, engine.Limits{MemoryBytes: 240 << 20}, "hold")
+		var asked atomic.Int64
+		pressure := func(context.Context, engine.Pressure) error {
+			asked.Add(1)
+			return nil
+		}
+		spec.OnPressure = pressure
+		i := s.launch(t, spec, "")
+		i.expect("count 5")
+		checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+		require.NoError(t, i.Checkpoint(t.Context(), checkpoint))
+		i.expect("count 40")
+		require.NoError(t, i.Stop(t.Context()))
+		again := s.spec(t, image, engine.Limits{MemoryBytes: 240 << 20}, "hold")
+		again.OnPressure = pressure
+		clone := s.launch(t, again, checkpoint)
+		clone.expect("count 60")
+		require.Zero(t, asked.Load(), "saving and restoring is no pressure")
+		require.NoError(t, clone.Stop(t.Context()))
+	})
 	t.Run("FailedRestoreLeavesNothing", func(t *testing.T) {
 		spec := s.spec(t, image, engine.Limits{}, "count")
 		_, err := s.Engine.Restore(t.Context(), spec, filepath.Join(t.TempDir(), "nowhere"))

@@ -211,6 +211,18 @@ func (g group) stats() (engine.Stats, error) {
 	return stats, err
 }
 
+// hasSentry tells whether the group's sentry has been started.
+func (g group) hasSentry() bool {
+	raw, _ := os.ReadFile(g.file("memory", "cgroup.procs"))
+	for _, pid := range strings.Fields(string(raw)) {
+		command, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+		if strings.HasPrefix(string(command), sentryName+"\x00") {
+			return true
+		}
+	}
+	return false
+}
+
 // remove ends every process in the group and removes it. It returns when the
 // processes are gone, or with an error after ten seconds or at ctx's end.
 func (g group) remove(ctx context.Context) error {

@@ -197,7 +197,9 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, command string, a
 	if err != nil {
 		return nil, fmt.Errorf("make output of %s: %w", spec.ID, err)
 	}
+	stopWaiting := group.makeRoomForStart(spec.Limits.MemoryBytes)
 	err = e.runsc(ctx, spec, output.write, command, args...)
+	stopWaiting()
 	output.write.Close()
 	if err != nil {
 		output.read.Close()

@@ -152,6 +152,10 @@ func (i *instance) CheckpointDisk(ctx context.Context, to string) error {
 
 func (i *instance) save(ctx context.Context, to, command string, args ...string) error {
 	args = append(args, "--leave-running", "--image-path="+to, i.spec.ID)
+	// Saving takes memory too. Nothing inside runs meanwhile that could take the
+	// room, and nothing inside could be ended to make some.
+	i.group.setRoom(i.spec.Limits.MemoryBytes, reserveMemory)
+	defer i.group.setRoom(i.spec.Limits.MemoryBytes, 0)
 	if err := i.engine.runsc(ctx, i.spec, nil, command, args...); err != nil {
 		os.RemoveAll(to)
 		return fmt.Errorf("checkpoint %s: %w", i.spec.ID, err)

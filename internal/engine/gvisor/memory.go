@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,7 +56,9 @@ func (g group) watchMemory(limit int64) (*memoryWatch, error) {
 }
 
 func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
-	if err := g.setRoom(limit, 0); err != nil {
+	// A restored sandbox may be above the line already; then it keeps the reserve
+	// until the first alarm.
+	if err := g.setRoom(limit, 0); err != nil && !errors.Is(err, unix.EBUSY) {
 		return nil, err
 	}
 	controlFile := g.file("memory", "memory.oom_control")
@@ -149,6 +152,29 @@ func (g group) setRoom(limit, extra int64) error {
 	}
 	most := writeInt(g.file("memory", "memory.max"), line+reserveMemory)
 	return errors.Join(most, writeInt(g.file("memory", "memory.high"), line))
+}
+
+// makeRoomForStart waits for the sentry to appear in the group and then gives it
+// room. Until then the group's limit is the sandbox's own, for runsc reads there
+// what it tells the sandbox it has; but a restore of a sandbox that was nearly full
+// needs more than that, and at a limit whose OOM killer is off it fails.
+func (g group) makeRoomForStart(limit int64) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for !g.hasSentry() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+		g.setRoom(limit, reserveMemory) // where it cannot, the start tells
+	})
+	return func() {
+		cancel()
+		wait.Wait()
+	}
 }
 
 // relieve answers every alarm until ctx ends with the instance.

@@ -56,6 +56,15 @@ func main() {
 		fmt.Println("burning")
 		go spin()
 		spin()
+	case "hold": // takes 230 MiB, then as "count" does
+		held := make([]byte, 230<<20)
+		for i := 0; i < len(held); i += os.Getpagesize() {
+			held[i] = byte(i>>12) | 1
+		}
+		for n := 1; ; n++ {
+			fmt.Println("count", n+int(held[n])-int(held[n])) // it is in use
+			time.Sleep(20 * time.Millisecond)
+		}
 	case "eat": // takes memory page by page
 		var hold [][]byte
 		for {
