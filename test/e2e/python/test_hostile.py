@@ -114,7 +114,8 @@ def test_nothing_is_told_without_a_key(method, path, headers):
 
 
 @pytest.mark.parametrize("data, expected", [
-    (b"NONSENSE\r\n\r\n", {400}),
+    (b"NONSENSE of some length\r\n\r\n", {400}),
+    (b"NONSENSE\r\n\r\n", {400, None}),  # shorter than what tells HTTP/2: dropped in time
     (b"GET / HTTP/9.9\r\n\r\n", {400, 505}),
     (b"GET / HTTP/1.1\r\n\r\n", {400}),
     (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", {400}),
