@@ -43,11 +43,9 @@ func (a *api) fork(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	if err != nil {
 		return err
 	}
-	forks, err := once(a.repeats, r, k, body, func(ctx context.Context) (forks []sandbox.Fork, err error) {
-		return forks, settled(ctx, func() error {
-			forks, err = a.sandboxes.Fork(ctx, info.ID, sandbox.ForkRequest{Quota: quota(k), Count: int(count), Timeout: d})
-			return err
-		})
+	req := sandbox.ForkRequest{Quota: quota(k), Count: int(count), Timeout: d}
+	forks, err := once(a.repeats, r, k, body, func(ctx context.Context) ([]sandbox.Fork, error) {
+		return settled(ctx, func() ([]sandbox.Fork, error) { return a.sandboxes.Fork(ctx, info.ID, req) })
 	})
 	if err != nil {
 		return a.copyError(r, k, info.ID, "fork", err)
@@ -115,11 +113,9 @@ func (a *api) createSnapshot(w http.ResponseWriter, r *http.Request, k store.Key
 	if err := a.checkFree(r.Context(), k, name); err != nil {
 		return err
 	}
-	t, err := once(a.repeats, r, k, body, func(ctx context.Context) (t store.Template, err error) {
-		return t, settled(ctx, func() error {
-			t, err = a.sandboxes.Snapshot(ctx, info.ID, sandbox.SnapshotRequest{Quota: quota(k), Name: name})
-			return err
-		})
+	req := sandbox.SnapshotRequest{Quota: quota(k), Name: name}
+	t, err := once(a.repeats, r, k, body, func(ctx context.Context) (store.Template, error) {
+		return settled(ctx, func() (store.Template, error) { return a.sandboxes.Snapshot(ctx, info.ID, req) })
 	})
 	if err != nil {
 		return a.copyError(r, k, info.ID, "save", err)

@@ -49,7 +49,9 @@ func (a *api) pause(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), pauseTimeout)
 	defer cancel()
 	diskOnly := body.Memory != nil && !*body.Memory
-	err = settled(r.Context(), func() error { return a.sandboxes.Pause(ctx, info.ID, diskOnly) })
+	_, err = settled(r.Context(), func() (struct{}, error) {
+		return struct{}{}, a.sandboxes.Pause(ctx, info.ID, diskOnly)
+	})
 	switch {
 	case errors.Is(err, sandbox.ErrPaused):
 		return failure(http.StatusConflict, "sandbox '%s' is paused already", info.ID)
@@ -158,37 +160,36 @@ func (a *api) resume(w http.ResponseWriter, r *http.Request, k store.Key) error 
 	return nil
 }
 
-func (a *api) bringBack(r *http.Request, k store.Key, info sandbox.Info, d time.Duration, memory *bool) (sandbox.Info, bool, error) {
+// bringBack resumes a paused sandbox or gives a running one more time.
+func (a *api) bringBack(r *http.Request, k store.Key, info sandbox.Info, d time.Duration, memory *bool) (now sandbox.Info, resumed bool, err error) {
 	req := sandbox.ResumeRequest{
 		Quota:   quota(k),
 		Timeout: bounded(d, info, k),
 		Reboot:  memory != nil && !*memory,
 	}
-	var resumed bool
-	err := settled(r.Context(), func() (err error) {
-		info, resumed, err = a.sandboxes.Resume(r.Context(), info.ID, req)
-		return err
+	now, err = settled(r.Context(), func() (now sandbox.Info, err error) {
+		now, resumed, err = a.sandboxes.Resume(r.Context(), info.ID, req)
+		return now, err
 	})
 	if err != nil {
-		id := plainID(r.PathValue("id"))
-		return sandbox.Info{}, false, a.gone(r, k, id, fmt.Errorf("connect to sandbox %s: %w", id, err))
+		return now, false, a.gone(r, k, info.ID, fmt.Errorf("connect to sandbox %s: %w", info.ID, err))
 	}
-	return info, resumed, nil
+	return now, resumed, nil
 }
 
 // settled does something to a sandbox as soon as no other change to it is under
 // way. It is ErrBusy when that takes too long.
-func settled(ctx context.Context, do func() error) error {
+func settled[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	deadline := time.Now().Add(busyPatience)
 	for {
-		err := do()
+		result, err := do()
 		if !errors.Is(err, sandbox.ErrBusy) || time.Now().After(deadline) {
-			return err
+			return result, err
 		}
 		select {
 		case <-time.After(busyEvery):
 		case <-ctx.Done():
-			return ctx.Err()
+			return result, ctx.Err()
 		}
 	}
 }
