@@ -226,5 +226,23 @@ func (m *Manager) adoptRun(ctx context.Context, s *sandbox) error {
 	s.timer = time.AfterFunc(time.Until(s.info.EndAt), func() { m.expire(s) })
 	s.mu.Unlock()
 	go m.watch(s, r)
+	m.work.Go(func() { m.greet(s, r) })
 	return nil
+}
+
+// greetPatience is how long the gateway keeps still towards connections that the
+// last server had to the agent.
+const greetPatience = 5 * time.Second
+
+// greet tells the agent of an adopted sandbox that it goes on, so that it takes
+// the connections of before for lost and not for clients that left, which would
+// interrupt what they had started.
+func (m *Manager) greet(s *sandbox, r *run) {
+	ctx, cancel := context.WithTimeout(m.ctx, greetPatience)
+	defer cancel()
+	init := s.init()
+	init.Resumed, init.Entropy = true, nil
+	if err := r.agent.init(ctx, init); err != nil && m.ctx.Err() == nil {
+		m.config.Log.Warn("the agent of a sandbox that was taken over does not answer", "sandbox", s.id, "error", err)
+	}
 }

@@ -206,8 +206,13 @@ func (r *run) introduce(ctx context.Context, init hostapi.Init) error {
 	}
 }
 
+// relievePatience bounds one call; the engine calls again.
+const relievePatience = 3 * time.Second
+
 // relieve has the agent end the process that uses most memory.
 func (m *Manager) relieve(ctx context.Context, s *sandbox, r *run, p engine.Pressure) error {
+	ctx, cancel := context.WithTimeout(ctx, relievePatience)
+	defer cancel()
 	relieved, err := r.agent.relieve(ctx, p.LimitBytes)
 	switch {
 	case err != nil:
