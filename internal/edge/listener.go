@@ -6,8 +6,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"golang.org/x/net/netutil"
 )
 
 const (
@@ -25,13 +23,62 @@ const (
 // HTTP on the same port, told apart by the first byte, so that one port is enough
 // for https names and for http on the machine itself. Closing it closes l.
 func Listener(l net.Listener, config *tls.Config) net.Listener {
-	l = netutil.LimitListener(l, maxConns)
+	bounded := &boundedListener{Listener: l, places: make(chan struct{}, maxConns), closed: make(chan struct{})}
 	if config == nil {
-		return l
+		return bounded
 	}
-	b := &bothListener{Listener: l, config: config, ready: make(chan net.Conn), closed: make(chan struct{}), waiting: map[net.Conn]struct{}{}}
+	b := &bothListener{Listener: bounded, config: config, ready: make(chan net.Conn), closed: make(chan struct{}), waiting: map[net.Conn]struct{}{}}
 	b.work.Go(b.acceptAll)
 	return b
+}
+
+// boundedListener accepts a connection when there is a place for it.
+type boundedListener struct {
+	net.Listener
+	places chan struct{} // holds one for each connection
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (b *boundedListener) Accept() (net.Conn, error) {
+	select {
+	case b.places <- struct{}{}:
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+	conn, err := b.Listener.Accept()
+	if err != nil {
+		<-b.places
+		return nil, err
+	}
+	return &placed{Conn: conn, leave: sync.OnceFunc(func() { <-b.places })}, nil
+}
+
+func (b *boundedListener) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
+}
+
+// placed is a connection that gives its place back.
+type placed struct {
+	net.Conn
+	leave func()
+}
+
+func (c *placed) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// CloseWrite lets the server end an answer before it closes the connection, so
+// that a client that still sends gets to read it.
+func (c *placed) CloseWrite() error { return closeWrite(c.Conn) }
+
+func closeWrite(conn net.Conn) error {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // bothListener waits for the first byte of each connection apart from Accept, so
@@ -133,3 +180,6 @@ func (c *firstByte) Read(p []byte) (int, error) {
 	p[0] = c.byte[0]
 	return 1, nil
 }
+
+// CloseWrite is what placed has.
+func (c *firstByte) CloseWrite() error { return closeWrite(c.Conn) }

@@ -237,3 +237,34 @@ func TestClosedListenerLeavesNoConnectionBehind(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the connection that had said nothing is closed")
 }
+
+func TestConnectionsCanBeHalfClosed(t *testing.T) {
+	for name, config := range map[string]*tls.Config{"plain": nil, "both": {}} {
+		raw, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		l := edge.Listener(raw, config)
+		client, err := net.Dial("tcp", raw.Addr().String())
+		require.NoError(t, err)
+		_, err = client.Write([]byte("hello"))
+		require.NoError(t, err)
+		server, err := l.Accept()
+		require.NoError(t, err)
+		got := make([]byte, 5)
+		_, err = io.ReadFull(server, got)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(got))
+		half, ok := server.(interface{ CloseWrite() error })
+		require.True(t, ok, name)
+		require.NoError(t, half.CloseWrite())
+		_, err = client.Read(got)
+		require.ErrorIs(t, err, io.EOF)
+		_, err = client.Write([]byte("still"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(server, got)
+		require.NoError(t, err)
+		require.Equal(t, "still", string(got))
+		server.Close()
+		client.Close()
+		require.NoError(t, l.Close())
+	}
+}
