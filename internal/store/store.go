@@ -167,7 +167,7 @@ type Webhooks interface {
 // was.
 type Deliveries interface {
 	// DueDeliveries returns pending deliveries of enabled webhooks whose time has
-	// come, oldest first, for each webhook at most perWebhook. One waits for those
+	// come, those first that have been due longest, for each webhook at most perWebhook. One waits for those
 	// before it of the same sandbox and webhook until they have been tried
 	// orderedTries times. next is when the next one's time comes; zero for never.
 	DueDeliveries(ctx context.Context, now time.Time, perWebhook, orderedTries int) (due []DueDelivery, next time.Time, err error)

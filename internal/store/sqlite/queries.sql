@@ -150,11 +150,13 @@ SELECT d.* FROM deliveries d
 WHERE d.webhook_id = sqlc.arg(webhook_id) AND d.state = 'pending' AND d.next_at <= sqlc.arg(now)
   AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.webhook_id = d.webhook_id AND e.sandbox_id = d.sandbox_id
                   AND e.seq < d.seq AND e.state = 'pending' AND e.tries < sqlc.arg(ordered_tries))
-ORDER BY d.seq LIMIT sqlc.arg(most);
+ORDER BY d.next_at, d.seq LIMIT sqlc.arg(most);
 
 -- name: NextDelivery :one
-SELECT CAST(COALESCE(MIN(d.next_at), 0) AS INTEGER) FROM deliveries d
-JOIN webhooks w ON w.id = d.webhook_id WHERE d.state = 'pending' AND w.enabled <> 0 AND d.next_at > sqlc.arg(now);
+SELECT CAST(COALESCE(MIN(soonest), 0) AS INTEGER) FROM (
+    SELECT (SELECT MIN(d.next_at) FROM deliveries d
+            WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.next_at > sqlc.arg(now)) AS soonest
+    FROM webhooks w WHERE w.enabled <> 0);
 
 -- name: EventBySeq :one
 SELECT * FROM events WHERE seq = ?;

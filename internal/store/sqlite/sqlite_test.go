@@ -128,6 +128,29 @@ func BenchmarkPutSandbox(b *testing.B) {
 	}
 }
 
+// BenchmarkDueDeliveries looks for what is due in a long queue of which little is,
+// as it is when a receiver has failed for hours.
+func BenchmarkDueDeliveries(b *testing.B) {
+	s := open(b, filepath.Join(b.TempDir(), "tombolo.db"))
+	ctx := b.Context()
+	require.NoError(b, s.AddWebhook(ctx, store.Webhook{ID: "w", KeyID: "a", Kinds: []string{"created"}, Enabled: true}, 1))
+	now := time.Now()
+	for i := range 10_000 {
+		at := now.Add(time.Hour)
+		if i%1000 == 0 {
+			at = now
+		}
+		_, err := s.AddEvent(ctx, store.Event{ID: fmt.Sprint(i), Kind: "created", KeyID: "a", SandboxID: fmt.Sprint(i), At: at})
+		require.NoError(b, err)
+	}
+	for b.Loop() {
+		due, _, err := s.DueDeliveries(ctx, now, 4, 3)
+		if err != nil || len(due) != 4 {
+			b.Fatal(len(due), err)
+		}
+	}
+}
+
 func open(t testing.TB, path string) *sqlite.Store {
 	t.Helper()
 	s, err := sqlite.Open(context.Background(), path)

@@ -49,6 +49,7 @@ CREATE TABLE deliveries (
     attempts   TEXT NOT NULL  -- a JSON list
 );
 CREATE INDEX deliveries_pending ON deliveries (webhook_id, sandbox_id, seq) WHERE state = 'pending';
+CREATE INDEX deliveries_due ON deliveries (webhook_id, next_at) WHERE state = 'pending';
 CREATE INDEX deliveries_of_webhook ON deliveries (webhook_id, seq);
 
 -- +goose Down

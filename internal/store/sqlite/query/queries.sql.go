@@ -375,7 +375,7 @@ SELECT d.seq, d.id, d.webhook_id, d.event_seq, d.event_id, d.kind, d.sandbox_id,
 WHERE d.webhook_id = ?1 AND d.state = 'pending' AND d.next_at <= ?2
   AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.webhook_id = d.webhook_id AND e.sandbox_id = d.sandbox_id
                   AND e.seq < d.seq AND e.state = 'pending' AND e.tries < ?3)
-ORDER BY d.seq LIMIT ?4
+ORDER BY d.next_at, d.seq LIMIT ?4
 `
 
 type DueDeliveriesParams struct {
@@ -848,8 +848,10 @@ func (q *Queries) LivingSandboxes(ctx context.Context) ([]string, error) {
 }
 
 const nextDelivery = `-- name: NextDelivery :one
-SELECT CAST(COALESCE(MIN(d.next_at), 0) AS INTEGER) FROM deliveries d
-JOIN webhooks w ON w.id = d.webhook_id WHERE d.state = 'pending' AND w.enabled <> 0 AND d.next_at > ?1
+SELECT CAST(COALESCE(MIN(soonest), 0) AS INTEGER) FROM (
+    SELECT (SELECT MIN(d.next_at) FROM deliveries d
+            WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.next_at > ?1) AS soonest
+    FROM webhooks w WHERE w.enabled <> 0)
 `
 
 func (q *Queries) NextDelivery(ctx context.Context, now int64) (int64, error) {
