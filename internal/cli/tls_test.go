@@ -109,6 +109,7 @@ func TestClientsAreToldAnAddressThatWorks(t *testing.T) {
 		{"own port", config{Data: dir, Domain: "sbx.example.com", TLSCert: cert, TLSKey: key}, 3000, "sbx.example.com:3000"},
 		{"port forwarded", config{Data: dir, Domain: "sbx.example.com:443", TLSCert: cert, TLSKey: key}, 3000, "sbx.example.com"},
 		{"authority", config{Data: authority}, 3000, "sbx.localhost:3000"},
+		{"ACME", config{Data: dir, Domain: "sbx.example.com", ACMEEmail: "me@example.com", ACMEDNS: "exec:false", ACMEDirectory: "https://127.0.0.1:1/"}, 443, "sbx.example.com"},
 	} {
 		front, err := openTLS(t.Context(), tt.config, slog.Default())
 		require.NoError(t, err, tt.name)

@@ -4,6 +4,7 @@ inside sees, and https under each sandbox's own name."""
 import hashlib
 import json
 import os
+import pathlib
 import re
 import socket
 import ssl
@@ -264,6 +265,31 @@ def test_node_trusts_what_env_says_and_reaches_api_and_sandbox(secure, site):
     got = subprocess.run(["node", "-e", program, site.get_host(PORT), f"api.{env['E2B_DOMAIN']}", env["E2B_API_KEY"]],
                          env=os.environ | env, capture_output=True, text=True, timeout=30)
     assert got.stdout.strip() == "200,200", got.stderr
+
+
+def test_the_js_sdk_needs_key_and_domain_only(secure):
+    """All of it by https and HTTP/2: control API, agent, code, files by URL."""
+    program = """
+        import dns from 'node:dns'
+        const lookup = dns.lookup
+        dns.lookup = (name, options, done) => lookup(name.endsWith('.sbx.localhost') ? '127.0.0.1' : name, options, done)
+        const {Sandbox} = await import('@e2b/code-interpreter')
+        const sandbox = await Sandbox.create()
+        const files = Array.from({length: 20}, (_, n) => `/tmp/${n}`)
+        await Promise.all(files.map(path => sandbox.files.write(path, path.repeat(1000))))
+        const back = await Promise.all(files.map(path => sandbox.files.read(path)))
+        console.log(back.every((text, n) => text === files[n].repeat(1000)))
+        console.log((await sandbox.commands.run('echo there')).stdout.trim())
+        console.log((await sandbox.runCode('6 * 7')).text)
+        console.log((await (await fetch(await sandbox.downloadUrl('/tmp/3'))).text()).length)
+        console.log(await sandbox.isRunning(), await sandbox.kill(), await sandbox.isRunning())
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
+    told = secure.server.environment()
+    env |= {name: told[name] for name in ("E2B_API_KEY", "E2B_DOMAIN", "NODE_EXTRA_CA_CERTS")}
+    got = subprocess.run(["node", "--input-type=module", "-e", program], cwd=pathlib.Path(__file__).parent.parent / "js",
+                         env=env, capture_output=True, text=True, timeout=60)
+    assert got.stdout.split() == ["true", "there", "42", "6000", "true", "true", "false"], got.stderr
 
 
 def test_plain_http_stays_on_the_same_port(secure, site):
