@@ -42,6 +42,8 @@ func (m *machine) begin(req *pb.StartRequest, text string, header ...string) *st
 	m.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	m.t.Cleanup(cancel)
+	late := time.AfterFunc(2*patience, cancel) // a deadline would be the process's
+	m.t.Cleanup(func() { late.Stop() })
 	request := connect.NewRequest(req)
 	for i := 0; i < len(header); i += 2 {
 		request.Header().Set(header[i], header[i+1])
@@ -365,4 +367,42 @@ func TestServersListenAgainAfterAPause(t *testing.T) {
 		require.Equal(t, "hello", get(m))
 		require.Contains(t, tunnelled(m), "hello")
 	}
+}
+
+// TestProgramsHearThatTheirPeersAreGone has servers that wait for what their
+// clients say, who came directly and by the agent's tunnel.
+func TestProgramsHearThatTheirPeersAreGone(t *testing.T) {
+	m := newMachine(t, firstInit())
+	server := m.begin(shell(`exec python3 -u -c "
+import socket, sys, threading
+def serve(host, port):
+    l = socket.create_server((host, port))
+    sys.stdout.write(f'listening {port}\n')
+    c, _ = l.accept()
+    sys.stdout.write(f'accepted {port}\n')
+    try: end = c.recv(1)
+    except OSError as e: end = e
+    with open('/tmp/log', 'a') as log: log.write(f'ended {port} {end}\n')
+for host, port in ('0.0.0.0', 8000), ('127.0.0.1', 8001): threading.Thread(target=serve, args=(host, port)).start()
+"`), "8000")
+	printed := func(text string) func() bool {
+		return func() bool { return strings.Contains(server.stdout.String(), text) }
+	}
+	require.NoError(t, server.until(printed("listening 8001")))
+	direct, err := m.network.DialContext(t.Context(), 8000)
+	require.NoError(t, err)
+	defer direct.Close()
+	tunnel, err := m.network.DialContext(t.Context(), hostapi.HostPort)
+	require.NoError(t, err)
+	defer tunnel.Close()
+	_, err = io.WriteString(tunnel, "CONNECT 127.0.0.1:8001 HTTP/1.1\r\nHost: 127.0.0.1:8001\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, server.until(printed("accepted 8000")))
+	require.NoError(t, server.until(printed("accepted 8001")))
+
+	m = m.pause()
+	again := m.follow(server.pid)
+	require.NoError(t, again.until(func() bool { return again.end != nil }))
+	log := m.sh("sort /tmp/log")
+	require.Equal(t, "ended 8000 b''\nended 8001 b''", log)
 }
