@@ -217,7 +217,7 @@ func newSandboxExec() *cobra.Command {
 				return err
 			}
 			if info.State == sandbox.Paused {
-				return pausedError(info.ID, fmt.Errorf("sandbox %s: %w", info.ID, sandbox.ErrPaused))
+				return pausedError(info.ID, fmt.Errorf("%s: %w", info.ID, sandbox.ErrPaused))
 			}
 			return execution{
 				dial:  func(ctx context.Context, port uint16) (net.Conn, error) { return client.Dial(ctx, info.ID, port) },
