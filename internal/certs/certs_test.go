@@ -1,6 +1,7 @@
 package certs_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -164,9 +165,14 @@ func TestBrokenAuthorityIsNamed(t *testing.T) {
 // selfSigned writes a certificate for a name and its key.
 func selfSigned(t *testing.T, cert, key, name string) {
 	t.Helper()
+	selfSignedUntil(t, cert, key, name, time.Now().Add(time.Hour))
+}
+
+func selfSignedUntil(t *testing.T, cert, key, name string, end time.Time) {
+	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotAfter: end}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	require.NoError(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
@@ -197,4 +203,19 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	require.Eventually(t, func() bool { return name() == "two.example.com" }, 10*time.Second, 50*time.Millisecond)
 	require.NoError(t, os.Remove(cert))
 	require.Never(t, func() bool { return name() != "two.example.com" }, 1500*time.Millisecond, 100*time.Millisecond)
+}
+
+func TestEndedCertificateIsToldOnce(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	selfSignedUntil(t, cert, key, "one.example.com", time.Now().Add(-time.Hour))
+	var said bytes.Buffer
+	files, err := certs.OpenFiles(cert, key, slog.New(slog.NewTextHandler(&said, nil)))
+	require.NoError(t, err)
+	for range 3 {
+		_, err = files.GetCertificate(nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, strings.Count(said.String(), "has ended"))
+	require.Contains(t, said.String(), cert)
 }

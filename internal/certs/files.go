@@ -21,6 +21,7 @@ type Files struct {
 	current *tls.Certificate
 	version fileVersion // of the files when they were last read
 	checked time.Time
+	told    bool // that the current one has ended
 }
 
 // fileVersion changes when either file is written or replaced.
@@ -40,6 +41,7 @@ func OpenFiles(cert, key string, log *slog.Logger) (*Files, error) {
 		return nil, err
 	}
 	f.version, f.checked = version, time.Now()
+	f.tellEnd(f.checked)
 	return f, nil
 }
 
@@ -51,6 +53,7 @@ func (f *Files) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if now := time.Now(); now.Sub(f.checked) >= checkEvery {
 		f.checked = now
 		f.reload()
+		f.tellEnd(now)
 	}
 	return f.current, nil
 }
@@ -71,8 +74,16 @@ func (f *Files) reload() {
 		f.version = version
 		return
 	}
-	f.current, f.version = fresh, version
+	f.current, f.version, f.told = fresh, version, false
 	f.log.Info("TLS certificate read again", "file", f.cert, "until", fresh.Leaf.NotAfter)
+}
+
+// tellEnd says once that clients refuse what is served by now.
+func (f *Files) tellEnd(now time.Time) {
+	if end := f.current.Leaf.NotAfter; now.After(end) && !f.told {
+		f.told = true
+		f.log.Error("the TLS certificate has ended: replace the file", "file", f.cert, "ended", end)
+	}
 }
 
 func (f *Files) stat() (v fileVersion, err error) {
