@@ -7,10 +7,12 @@ import os
 import pathlib
 import re
 import threading
+import time
 
+import e2b_code_interpreter
 import httpx
 import pytest
-from e2b import CommandExitException, NotFoundException, Sandbox
+from e2b import CommandExitException, NotFoundException, PtySize, Sandbox
 
 from cli import as_json
 from wait import eventually
@@ -242,6 +244,27 @@ def test_traces_go_from_the_client_through_the_edge_to_the_agent(serve, collecto
         return all(part in everything for part in wanted)
 
     eventually(received, 20, "the spans of the client's trace arrive")
+
+
+def test_what_streams_streams_when_it_is_traced(serve, collector):
+    options = serve("--otlp-endpoint", collector[0], "--metrics-listen", "127.0.0.1:0").client_options()
+    sandbox = e2b_code_interpreter.Sandbox.create(timeout=300, **options)
+    printed = []
+    run = sandbox.run_code("import time\nfor n in range(3):\n    print(n, flush=True)\n    time.sleep(0.5)\n6 * 7",
+                           on_stdout=lambda out: printed.append((time.monotonic(), out.line.strip())))
+    assert run.text == "42" and [line for _, line in printed] == ["0", "1", "2"]
+    assert printed[2][0] - printed[0][0] > 0.6, "lines come as they are printed"
+    came = []
+    sandbox.commands.run("for n in 1 2 3; do echo $n; sleep 0.5; done", on_stdout=lambda _: came.append(time.monotonic()))
+    assert came[-1] - came[0] > 0.6
+    body = os.urandom(20 << 20)
+    sandbox.files.write("/home/user/large", body)
+    assert bytes(sandbox.files.read("/home/user/large", format="bytes")) == body
+    terminal = sandbox.pty.create(PtySize(rows=24, cols=80), timeout=60)
+    sandbox.pty.send_stdin(terminal.pid, b"exit 5\n")
+    with pytest.raises(CommandExitException) as ended:
+        terminal.wait()
+    assert ended.value.exit_code == 5
 
 
 def test_a_collector_that_is_away_disturbs_nothing(serve):
