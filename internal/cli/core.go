@@ -76,6 +76,9 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
+	if t != nil {
+		records.Observe(t.Store) // before anything reads
+	}
 	events := event.NewRecorder(records, log)
 	parts := sandbox.Config{
 		DataDir:      c.Data,
@@ -94,7 +97,6 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	}
 	if t != nil {
 		parts.OnStep = t.Step
-		records.Observe(t.Store)
 	}
 	manager, err := sandbox.NewManager(ctx, parts)
 	if err != nil {
