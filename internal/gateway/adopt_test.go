@@ -292,7 +292,7 @@ func TestRunningSandboxKeepsItsNetworkWhenTheDaemonIsKilled(t *testing.T) {
 		conn.Close()
 	}()
 	require.Equal(t, "from outside", talk(t, n, 8002, address.String()))
-	require.Less(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), 3*time.Second) // a tenth of a second on a machine at rest
 	require.Equal(t, "ConnectionRefusedError", talk(t, n, 8002, hostAddress(t)+":1"), "the policy applies")
 
 	open := func() int { return strings.Count(talk(t, n, 8001, ""), "open") }
