@@ -268,3 +268,32 @@ func TestHostPortIsClosedToOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, got)
 }
+
+func TestTrustStoreThatProgramsAddedToStays(t *testing.T) {
+	s := start(t)
+	store := filepath.Join(s.root, host.BundlePath)
+	give := func(bundle string) string {
+		s.init(hostapi.Init{SandboxID: "ione", CABundle: []byte(bundle), DefaultUser: "root"})
+		now, err := os.ReadFile(store)
+		require.NoError(t, err)
+		return string(now)
+	}
+	require.Equal(t, "first", give("first"))
+	require.NoError(t, os.WriteFile(store, []byte("first and one more"), 0o644))
+	require.Equal(t, "first and one more", give("first"), "the host's own has not changed")
+	require.Equal(t, "second", give("second"))
+}
+
+func TestInitEndsConnectionsOfBeforeAndNoProcess(t *testing.T) {
+	s := start(t)
+	followed := s.begin(t.Context(), shell("echo begun; exec sleep 1000"))
+	require.NoError(t, followed.until(func() bool { return followed.stdout.Len() > 0 }))
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections() // or init comes by an older one
+	s.init(hostapi.Init{SandboxID: "ione", DefaultUser: "root", Resumed: true})
+	require.Error(t, followed.finish())
+	require.Nil(t, followed.end)
+	running, err := list(s)
+	require.NoError(t, err)
+	require.Len(t, running, 1)
+	require.Equal(t, followed.pid, running[0].GetPid())
+}

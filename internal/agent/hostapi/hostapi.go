@@ -9,7 +9,7 @@
 //	POST    /init        Init, answered 204, after every start, every restore and
 //	                     every adoption by another process of the host.
 //	                     Repeatable: the last one counts. Every connection made
-//	                     before it is ended; runs in kernels whose clients are lost
+//	                     before the one it comes by is ended; runs in kernels whose clients are lost
 //	                     that way are not interrupted.
 //	POST    /relieve     Relieve, answered 200 with a Relieved.
 //	POST    /warm        Warm, answered 204 when the named kernels are idle. Used
