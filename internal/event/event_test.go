@@ -8,11 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -284,9 +286,9 @@ func TestReceiversThatFail(t *testing.T) {
 		"refusal":       {code(404), 404, "404 Not Found"},
 		"redirect":      {func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, elsewhere.URL, 307) }, 307, "307"},
 		"no answer":     {nil, 0, "no whole answer within 300ms"},
-		"hangs up":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, "EOF"},
-		"huge headers":  {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", string(make([]byte, 1<<20))) }, 0, "header"},
-		"not even HTTP": {notHTTP, 0, "malformed"},
+		"hangs up":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, "closed the connection"},
+		"huge headers":  {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("a", 1<<20)) }, 0, "no HTTP"},
+		"not even HTTP": {notHTTP, 0, "no HTTP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, options{timeout: 300 * time.Millisecond, backoff: func(n int) (time.Duration, bool) { return time.Millisecond, n < 2 }})
@@ -302,6 +304,7 @@ func TestReceiversThatFail(t *testing.T) {
 				require.Equal(t, test.code, a.StatusCode)
 				require.Contains(t, a.Error, test.message)
 				require.NotContains(t, a.Error, "not-for-the-log")
+				require.NotContains(t, a.Error, "hello", "nothing of what the receiver wrote is told")
 			}
 			require.False(t, d.EndedAt.IsZero())
 			got, err := w.webhooks.Get(t.Context(), "alice", hook.ID)
@@ -312,6 +315,28 @@ func TestReceiversThatFail(t *testing.T) {
 		})
 	}
 	require.Empty(t, elsewhere.requests(), "no redirect is followed")
+}
+
+func TestReceiversThatAreNotReached(t *testing.T) {
+	plain := newReceiver(t, nil)
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(secure.Close)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	closed := newReceiver(t, nil)
+	closed.Close()
+	w := newWorld(t, options{})
+	for address, message := range map[string]string{
+		closed.URL: "connection refused",
+		strings.Replace(plain.URL, "http:", "https:", 1): "does not speak https",
+		secure.URL:                      "does not trust its authority",
+		"http://no-such-name.invalid./": "name of the receiver",
+	} {
+		attempt, err := w.webhooks.Test(t.Context(), "alice", w.webhook(address).ID)
+		require.NoError(t, err)
+		require.Contains(t, attempt.Error, message, address)
+		require.Zero(t, attempt.StatusCode)
+		require.NotContains(t, attempt.Error, "127.0.0.1")
+	}
 }
 
 func notHTTP(w http.ResponseWriter, _ *http.Request) {

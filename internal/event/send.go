@@ -1,10 +1,12 @@
 package event
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -12,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,6 @@ const (
 	attemptTimeout   = 10 * time.Second
 	maxAnswer        = 64 << 10
 	maxAnswerHeaders = 16 << 10
-	maxError         = 300
 	// maxRetryAfter is the longest wait a receiver may ask for.
 	maxRetryAfter = 24 * time.Hour
 )
@@ -127,7 +127,12 @@ func (s *Sender) send(ctx context.Context, d store.DueDelivery) (a store.Attempt
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	a.At = time.Now().UTC()
-	code, header, err := s.post(ctx, d, a.At)
+	body, header, err := s.config.Format(d)
+	if err != nil {
+		a.Error = "the event cannot be encoded: " + err.Error()
+		return a, 0
+	}
+	code, header, err := s.post(ctx, d, a.At, body, header)
 	a.Duration, a.StatusCode = time.Since(a.At), code
 	switch {
 	case err != nil:
@@ -139,12 +144,8 @@ func (s *Sender) send(ctx context.Context, d store.DueDelivery) (a store.Attempt
 	return a, wait
 }
 
-func (s *Sender) post(ctx context.Context, d store.DueDelivery, now time.Time) (code int, header http.Header, err error) {
-	body, header, err := s.config.Format(d)
-	if err != nil {
-		return 0, nil, fmt.Errorf("encode the event: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.Webhook.URL, strings.NewReader(string(body)))
+func (s *Sender) post(ctx context.Context, d store.DueDelivery, now time.Time, body []byte, header http.Header) (code int, answered http.Header, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.Webhook.URL, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -176,20 +177,55 @@ func sign(h http.Header, secret, id string, now time.Time, body []byte) {
 	h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 }
 
-// explain says what went wrong without the address, which may hold a secret.
+// explain says what went wrong in words of its own: errors of the libraries quote
+// the address, which may hold a secret, and what the receiver wrote.
 func (s *Sender) explain(ctx context.Context, err error) string {
-	var refused *refusedError
-	if errors.As(err, &refused) {
+	var (
+		refused *refusedError
+		name    *net.DNSError
+		errno   syscall.Errno
+		record  tls.RecordHeaderError
+		alert   tls.AlertError
+		verify  *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.As(err, &refused):
 		return refused.Error()
-	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Sprintf("no whole answer within %s", s.config.Timeout)
+	case errors.As(err, &name) && name.IsNotFound:
+		return "the name of the receiver is not found"
+	case errors.As(err, &name):
+		return "the name of the receiver cannot be resolved just now"
+	case errors.As(err, &errno):
+		return "no connection to the receiver: " + errno.Error()
+	case errors.As(err, &verify):
+		return "the receiver's certificate is not valid: " + certificateFault(verify)
+	case errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch):
+		return "the receiver does not speak https"
+	case errors.As(err, &alert):
+		return "the receiver refuses the TLS connection"
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return "the receiver closed the connection without an answer"
 	}
-	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
-		err = wrapped.Err
+	return "the receiver's answer is no HTTP"
+}
+
+func certificateFault(err error) string {
+	var (
+		unknown x509.UnknownAuthorityError
+		name    x509.HostnameError
+		invalid x509.CertificateInvalidError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		return "this machine does not trust its authority"
+	case errors.As(err, &name):
+		return "it is for another name"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "it has expired or is not valid yet"
 	}
-	text := err.Error()
-	return text[:min(len(text), maxError)]
+	return "it cannot be verified"
 }
 
 // retryAfter reads the header of that name (RFC 9110 10.2.3): seconds or a date.
