@@ -25,7 +25,7 @@ func denied(r *http.Request, t target, info sandbox.Info) error {
 			return trafficRefusal(t, len(given) > 0)
 		}
 	}
-	if info.State != sandbox.Running && info.Lifecycle.AutoResume && !mayWake(r, t, info) {
+	if info.State != sandbox.Running && info.Lifecycle.AutoResume && !isHealth(r, t) && !mayWake(r, t, info) {
 		return &refusal{
 			SandboxID: t.id, Code: http.StatusForbidden,
 			Message: "This sandbox can't be resumed with the credentials provided. Check your access token and try again.",
@@ -78,8 +78,8 @@ func same(given, token string) bool {
 	return token != "" && subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1
 }
 
-// isHealth tells the question whether a sandbox runs. It must not wake it, and
-// clients read 502 as no.
+// isHealth tells the question whether a sandbox runs. It needs no token and does
+// not wake it, and clients read 502 as no.
 func isHealth(r *http.Request, t target) bool {
 	return t.port == hostapi.AgentPort && r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }

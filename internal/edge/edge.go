@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
@@ -107,7 +106,8 @@ func (e *edge) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	defer e.load.leave(t.id)
 	info, err := e.sandboxes.Get(t.id)
-	if err == nil && info.State != sandbox.Running && answersForPaused(w, r, t) {
+	if err == nil && info.State != sandbox.Running && isAgentPreflight(r, t) {
+		allowHeaders(w, r) // as the agent does, without waking it
 		return
 	}
 	if err == nil && isPrivate(t, info) && takeToken(w, r, t, info.TrafficToken) {
@@ -127,19 +127,6 @@ func (e *edge) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	refuse(w, r, refusalFor(err, t))
 }
 
-// answersForPaused answers what must not wait for a sandbox that does not run.
-func answersForPaused(w http.ResponseWriter, r *http.Request, t target) bool {
-	switch {
-	case isHealth(r, t):
-		refuse(w, r, refusal{SandboxID: t.id, Message: asleep, Code: http.StatusBadGateway})
-	case isPreflight(r) && (t.port == hostapi.AgentPort || t.port == hostapi.CodePort):
-		allowHeaders(w, r) // as the agent does
-	default:
-		return false
-	}
-	return true
-}
-
 // maxDeliveries bounds how often a request is taken to a sandbox that stops each
 // time before the request came in.
 const maxDeliveries = 3
@@ -154,7 +141,7 @@ func (e *edge) deliver(w http.ResponseWriter, r *http.Request, body *requestBody
 		}
 		var err error
 		if info.State != sandbox.Running {
-			if err = e.waker.wake(r.Context(), t.id); err != nil {
+			if err = e.waker.wait(r.Context(), t.id, !isHealth(r, t)); err != nil {
 				return err
 			}
 			if info, err = e.sandboxes.Get(t.id); err != nil {

@@ -39,7 +39,7 @@ func TestPatienceEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
-				err := newWaker(s).wake(t.Context(), "iaaa")
+				err := newWaker(s).wait(t.Context(), "iaaa", true)
 				require.ErrorIs(t, err, sandbox.ErrBusy)
 				require.Equal(t, wakePatience, time.Since(begin))
 				f := refusalFor(err, target{id: "iaaa"})
@@ -59,7 +59,7 @@ func TestWakeIsTriedAgainWhileTheSandboxIsBusy(t *testing.T) {
 			}
 			return nil
 		}})
-		require.NoError(t, k.wake(t.Context(), "iaaa"))
+		require.NoError(t, k.wait(t.Context(), "iaaa", true))
 		require.Equal(t, 5, tries)
 		require.Empty(t, k.underWay)
 	})
@@ -69,7 +69,7 @@ func TestWhoLeavesWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
-		err := newWaker(stuck{state: sandbox.Pausing}).wake(ctx, "iaaa")
+		err := newWaker(stuck{state: sandbox.Pausing}).wait(ctx, "iaaa", true)
 		require.True(t, errors.Is(err, context.DeadlineExceeded))
 		time.Sleep(wakePatience)
 	})

@@ -3,6 +3,8 @@ package edge
 import (
 	"net/http"
 	"strings"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 )
 
 // isHeaderPreflight tells a browser's question whether it may send our routing
@@ -14,6 +16,11 @@ func isHeaderPreflight(r *http.Request) bool {
 
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// isAgentPreflight tells a preflight that the agent would answer.
+func isAgentPreflight(r *http.Request, t target) bool {
+	return isPreflight(r) && (t.port == hostapi.AgentPort || t.port == hostapi.CodePort)
 }
 
 // allowHeaders says yes, as the agent does to requests that reach it. No cookie

@@ -36,7 +36,7 @@ func (f *refusal) Error() string { return f.Message }
 // "was not found" in it.
 const (
 	notFound = "The sandbox was not found"
-	asleep   = "The sandbox was not found running: it is paused, and requests do not resume it. Connect to it or resume it to bring it back"
+	asleep   = "The sandbox was not found running: it is paused, and this request does not resume it. Connect to it or resume it to bring it back"
 )
 
 var (

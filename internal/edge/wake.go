@@ -22,33 +22,40 @@ const (
 // errNotWoken: the machine failed to bring a sandbox back; it is still paused.
 var errNotWoken = errors.New("sandbox could not be resumed")
 
-// waker brings sandboxes that do not run to run, once for all who ask at a time.
+// waker waits for sandboxes that do not run, once for all who wait at a time.
 type waker struct {
 	sandboxes sandbox.Sandboxes
 	mu        sync.Mutex
-	underWay  map[string]*waking
+	underWay  map[wanted]*waiting
 }
 
-type waking struct {
+// wanted is what requests wait for.
+type wanted struct {
+	id   string
+	wake bool // resume it when it is paused
+}
+
+type waiting struct {
 	done chan struct{}
 	err  error // read after done
 }
 
 func newWaker(s sandbox.Sandboxes) *waker {
-	return &waker{sandboxes: s, underWay: map[string]*waking{}}
+	return &waker{sandboxes: s, underWay: map[wanted]*waiting{}}
 }
 
-// wake returns when the sandbox runs: a change of its state is waited for, and a
-// paused one is woken. It goes on when ctx ends, for others may wait. Errors:
-// those of Sandboxes.Get and Wake, ErrBusy only after wakePatience, and
-// errNotWoken for those nobody decides on.
-func (k *waker) wake(ctx context.Context, id string) error {
+// wait returns when the sandbox runs: a change of its state is waited for, and a
+// paused one is woken if wake says so, else it is ErrAsleep. The waking goes on
+// when ctx ends, for others may wait. Errors: those of Sandboxes.Get and Wake,
+// ErrBusy only after wakePatience, and errNotWoken for those nobody decides on.
+func (k *waker) wait(ctx context.Context, id string, wake bool) error {
+	want := wanted{id, wake}
 	k.mu.Lock()
-	w := k.underWay[id]
+	w := k.underWay[want]
 	if w == nil {
-		w = &waking{done: make(chan struct{})}
-		k.underWay[id] = w
-		go k.run(context.WithoutCancel(ctx), id, w)
+		w = &waiting{done: make(chan struct{})}
+		k.underWay[want] = w
+		go k.run(context.WithoutCancel(ctx), want, w)
 	}
 	k.mu.Unlock()
 	select {
@@ -59,27 +66,30 @@ func (k *waker) wake(ctx context.Context, id string) error {
 	}
 }
 
-func (k *waker) run(ctx context.Context, id string, w *waking) {
+func (k *waker) run(ctx context.Context, want wanted, w *waiting) {
 	ctx, cancel := context.WithTimeout(ctx, wakePatience)
 	defer cancel()
-	w.err = k.untilRunning(ctx, id)
+	w.err = k.untilRunning(ctx, want)
 	if w.err != nil && ctx.Err() != nil {
 		w.err = fmt.Errorf("%w for longer than %s", sandbox.ErrBusy, wakePatience)
 	}
 	k.mu.Lock()
-	delete(k.underWay, id)
+	delete(k.underWay, want)
 	k.mu.Unlock()
 	close(w.done)
 }
 
-func (k *waker) untilRunning(ctx context.Context, id string) error {
+func (k *waker) untilRunning(ctx context.Context, want wanted) error {
 	for {
-		info, err := k.sandboxes.Get(id)
+		info, err := k.sandboxes.Get(want.id)
 		if err != nil || info.State == sandbox.Running {
 			return err
 		}
+		if info.State == sandbox.Paused && !want.wake {
+			return sandbox.ErrAsleep
+		}
 		if info.State == sandbox.Paused {
-			if err := k.sandboxes.Wake(ctx, id); !errors.Is(err, sandbox.ErrBusy) {
+			if err := k.sandboxes.Wake(ctx, want.id); !errors.Is(err, sandbox.ErrBusy) {
 				return told(err)
 			}
 		}

@@ -227,6 +227,28 @@ func TestRequestsWaitForTheOutcomeOfAPause(t *testing.T) {
 	}
 }
 
+// A fork or a snapshot holds a sandbox for a moment: it runs on, and says so.
+func TestHealthWaitsForTheOutcomeAndWakesNothing(t *testing.T) {
+	for outcome, want := range map[sandbox.State]int{sandbox.Running: 200, sandbox.Paused: 502} {
+		for _, begin := range []sandbox.State{sandbox.Pausing, sandbox.Resuming} {
+			addr, s := startSleeper(t, names("a"))
+			s.setState("iaaa", begin)
+			answered := make(chan int, 1)
+			go func() {
+				answered <- do(t, request(t, "GET", "http://"+addr+"/health", "E2b-Sandbox-Id", "iaaa", "E2b-Sandbox-Port", "49983")).StatusCode
+			}()
+			select {
+			case code := <-answered:
+				t.Fatalf("answered %d while the sandbox was %s", code, begin)
+			case <-time.After(50 * time.Millisecond):
+			}
+			s.setState("iaaa", outcome)
+			require.Equal(t, want, <-answered, "%s, then %s", begin, outcome)
+			require.Zero(t, s.wakes("iaaa"))
+		}
+	}
+}
+
 func TestWakeThatFailsIsExplained(t *testing.T) {
 	for _, tt := range []struct {
 		err        error
