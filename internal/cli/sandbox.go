@@ -283,7 +283,13 @@ func newSandboxKill() *cobra.Command {
 					ids = append(ids, info.ID)
 				}
 			}
-			return each(ids, func(id string) error { return client.Kill(ctx, id) })
+			return each(ids, func(id string) error {
+				err := client.Kill(ctx, id)
+				if all && errors.Is(err, sandbox.ErrNotFound) { // it ended meanwhile
+					return nil
+				}
+				return err
+			})
 		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "kill every sandbox of every key")
