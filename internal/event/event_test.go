@@ -284,7 +284,7 @@ func TestReceiversThatFail(t *testing.T) {
 	}{
 		"server error":  {code(500), 500, "500 Internal Server Error"},
 		"refusal":       {code(404), 404, "404 Not Found"},
-		"redirect":      {func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, elsewhere.URL, 307) }, 307, "307"},
+		"redirect":      {func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, elsewhere.URL, http.StatusTemporaryRedirect) }, 307, "307"},
 		"no answer":     {nil, 0, "no whole answer within 300ms"},
 		"hangs up":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, "closed the connection"},
 		"huge headers":  {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("a", 1<<20)) }, 0, "no HTTP"},
