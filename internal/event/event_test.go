@@ -282,9 +282,11 @@ func TestReceiversThatFail(t *testing.T) {
 		code    int
 		message string
 	}{
-		"server error":  {code(500), 500, "500 Internal Server Error"},
-		"refusal":       {code(404), 404, "404 Not Found"},
-		"redirect":      {func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, elsewhere.URL, http.StatusTemporaryRedirect) }, 307, "307"},
+		"server error": {code(500), 500, "500 Internal Server Error"},
+		"refusal":      {code(404), 404, "404 Not Found"},
+		"redirect": {func(w http.ResponseWriter, q *http.Request) {
+			http.Redirect(w, q, elsewhere.URL, http.StatusTemporaryRedirect)
+		}, 307, "307"},
 		"no answer":     {nil, 0, "no whole answer within 300ms"},
 		"hangs up":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, "closed the connection"},
 		"huge headers":  {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("a", 1<<20)) }, 0, "no HTTP"},
