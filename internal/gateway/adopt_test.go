@@ -38,7 +38,7 @@ func playDaemon(dir string) error {
 	if err != nil {
 		return err
 	}
-	var kept []net.Conn
+	kept := map[net.Conn]bool{} // open until this process is killed
 	for {
 		fmt.Println("done")
 		var port uint16
@@ -49,7 +49,7 @@ func playDaemon(dir string) error {
 		if err != nil {
 			return err
 		}
-		kept = append(kept, conn)
+		kept[conn] = true
 	}
 }
 

@@ -61,7 +61,8 @@ func (m *Manager) takeOver(ctx context.Context) error {
 			return err
 		}
 	}
-	return m.adoptAll(ctx, kept)
+	m.adoptAll(ctx, kept)
+	return nil
 }
 
 // judge tells what is to become of the sandbox of a record: nil to be removed, or
@@ -141,15 +142,21 @@ func (m *Manager) recordEnd(ctx context.Context, record store.Sandbox, reason st
 	return m.config.Store.PutSandbox(ctx, record)
 }
 
-// adoptAll takes charge of the sandboxes a server kept, all at once.
-func (m *Manager) adoptAll(ctx context.Context, kept []*sandbox) error {
-	errs := make([]error, len(kept))
+// adoptAll takes charge of the sandboxes a server kept, all at once. One that
+// makes trouble is left as it is, for people to look at, and keeps nobody from
+// serving the others.
+func (m *Manager) adoptAll(ctx context.Context, kept []*sandbox) {
 	var wait sync.WaitGroup
-	for i, s := range kept {
-		wait.Go(func() { errs[i] = m.adopt(ctx, s) })
+	for _, s := range kept {
+		wait.Go(func() {
+			if err := m.adopt(ctx, s); err != nil {
+				s.lock.Close()
+				m.config.Log.Error("a sandbox was not taken over and is left as it is; the next start tries again",
+					"sandbox", s.id, "folder", m.sandboxDir(s.id), "error", err)
+			}
+		})
 	}
 	wait.Wait()
-	return errors.Join(errs...)
 }
 
 // adopt takes charge of one: of its processes, or of its saved state. One whose
@@ -162,16 +169,17 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 	if err := m.removeStates(s.id, but); err != nil {
 		return err
 	}
-	m.openHistory(s)
 	if s.info.State == Paused {
 		return m.adoptPaused(ctx, s)
 	}
+	m.openHistory(s)
 	err := m.adoptRun(ctx, s)
 	if err == nil {
 		s.log.add("lifecycle", "taken over by a new server")
 		m.config.Log.Info("sandbox taken over", "sandbox", s.id)
 		return nil
 	}
+	m.closeHistory(s)
 	m.config.Log.Warn("a sandbox could not be taken over", "sandbox", s.id, "error", err)
 	reason := "it could not be taken over by a new server: " + err.Error()
 	if errors.Is(err, engine.ErrGone) {
@@ -179,17 +187,13 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 	}
 	if r := s.present(); r != nil {
 		r.leave()
-		if r.agent != nil {
-			r.agent.close()
-		}
-		if r.network != nil {
-			err = r.network.Close()
+		if err := r.stop(ctx); err != nil {
+			return err
 		}
 	}
-	m.closeHistory(s)
-	s.lock.Close()
+	s.lock.Close() // sweepOne takes it
 	if err := m.sweepOne(ctx, s.id); err != nil {
-		return fmt.Errorf("remove sandbox %s: %w", s.id, err)
+		return fmt.Errorf("remove it: %w", err)
 	}
 	return m.recordEnd(ctx, s.record(true), reason)
 }
@@ -201,6 +205,10 @@ func (m *Manager) adoptPaused(ctx context.Context, s *sandbox) error {
 	if s.saved == nil {
 		return fmt.Errorf("the record of paused sandbox %s names no saved state", s.id)
 	}
+	if _, err := os.Stat(filepath.Join(m.sandboxDir(s.id), s.saved.Name)); err != nil {
+		return fmt.Errorf("the saved state of paused sandbox %s: %w", s.id, err)
+	}
+	m.openHistory(s)
 	m.enter(s)
 	return nil
 }

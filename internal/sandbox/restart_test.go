@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,4 +149,32 @@ func TestServerKilledAtAnyMomentOfAPauseOrResumeLosesNothing(t *testing.T) {
 func kill(t *testing.T, pid int) {
 	t.Helper()
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+func TestOneBrokenSandboxKeepsNobodyFromTheOthers(t *testing.T) {
+	dir := sandboxtest.NewDir(t)
+	w := reopen(t, dir)
+	broken, whole := w.Create(t, sandboxtest.Warm), w.Create(t, sandboxtest.Warm)
+	startRemembering(t, w, whole)
+	remember(t, w, whole.ID, "a")
+	for _, info := range []sandbox.Info{broken, whole} {
+		require.NoError(t, w.Manager.Pause(t.Context(), info.ID, false))
+	}
+	leave(t, w)
+	states, err := filepath.Glob(filepath.Join(dir, "sandboxes", broken.ID, "state-*"))
+	require.NoError(t, err)
+	require.Len(t, states, 1)
+	away := filepath.Join(dir, "away")
+	require.NoError(t, os.Rename(states[0], away))
+	w = reopen(t, dir)
+	_, err = w.Manager.Get(broken.ID)
+	require.ErrorIs(t, err, sandbox.ErrNotFound)
+	resume(t, w, whole.ID)
+	require.Equal(t, "a", remember(t, w, whole.ID, ""))
+	leave(t, w)
+
+	require.NoError(t, os.Rename(away, states[0]))
+	w = reopen(t, dir)
+	resume(t, w, broken.ID)
+	w.Run(t, broken, "echo")
 }

@@ -68,7 +68,7 @@ func run(command string, args []string) {
 		eat()
 	case "burn":
 		fmt.Println("burning")
-		for {
+		for n := 0; ; n++ {
 		}
 	case "hold": // MEBIBYTES
 		hold(args[0])
