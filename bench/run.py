@@ -16,12 +16,14 @@ import io
 import json
 import os
 import pathlib
+import resource
 import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from dataclasses import asdict, dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -30,11 +32,13 @@ os.environ.setdefault("TOMBOLO_BIN", str(ROOT / "bin/tombolo"))
 
 from e2b_code_interpreter import Sandbox  # noqa: E402
 
-from server import BINARY, Server, private_data_folder, traces  # noqa: E402
+from server import BINARY, Server, disk_usage, private_data_folder, traces  # noqa: E402
 
-WARM, COLD = "code-interpreter-v1", "code-interpreter-cold"
+PLAIN, WARM, COLD = "base", "code-interpreter-v1", "code-interpreter-cold"
+MEBIBYTE = 1 << 20
 MEGABYTE = 1_000_000
 FILE_SIZE = 100 * MEGABYTE
+HELD = 1000  # keep-alive connections
 
 
 @dataclass
@@ -162,6 +166,202 @@ def cycles_leave(server, count):
     return left, server.open_files() - files
 
 
+# --- pause, fork, snapshot ----------------------------------------------------
+
+
+@dataclass
+class Paused:
+    """Medians of pausing and resuming one sandbox, and what a pause saved."""
+
+    pause: float  # ms
+    resume: float
+    state: int  # bytes
+    write: float  # ms to write as many bytes to the same disk, synced
+    read: float  # ms to read them back, from the page cache
+
+
+def pauses(server, options, used, rounds):
+    """Pauses and resumes a plain sandbox in which a program has so many random
+    bytes in memory."""
+    times = {"pause": [], "resume": []}
+    with Sandbox.create(PLAIN, timeout=600, **options) as sandbox:
+        hold(sandbox, used)
+        for _ in range(rounds):
+            running = disk_usage(server.data / "sandboxes")
+            started = time.perf_counter()
+            sandbox.pause()
+            paused = time.perf_counter()
+            state = disk_usage(server.data / "sandboxes") - running
+            resumed_from = time.perf_counter()
+            sandbox.connect()
+            resumed = time.perf_counter()
+            assert sandbox.commands.run("echo on").stdout == "on\n"
+            times["pause"].append((paused - started) * 1000)
+            times["resume"].append((resumed - resumed_from) * 1000)
+    write, read = disk_speed(server.data / "bench", state)
+    return Paused(statistics.median(times["pause"]), statistics.median(times["resume"]), state, write, read)
+
+
+def hold(sandbox, size):
+    """Starts a program that has so many random bytes in memory."""
+    if not size:
+        return
+    program = f"import os, time\ndata = [os.urandom(1 << 20) for _ in range({size >> 20})]\nprint(len(data), flush=True)\ntime.sleep(10000)"
+    handle = sandbox.commands.run(f"exec python3 -c '{program}'", background=True, timeout=0)
+    assert int(next(iter(handle))[0]) == size >> 20
+    handle.disconnect()
+
+
+def disk_speed(path, size):
+    """ms to write and sync a file of so many bytes, and to read it."""
+    block = os.urandom(MEBIBYTE)
+
+    def write():
+        with open(path, "wb", buffering=0) as file:
+            for _ in range(max(1, size // MEBIBYTE)):
+                file.write(block)
+            os.fsync(file.fileno())
+
+    def read():
+        with open(path, "rb", buffering=0) as file:
+            while file.read(MEBIBYTE):
+                pass
+
+    try:
+        return milliseconds(write, 3, warm_up=0), milliseconds(read, 3)
+    finally:
+        path.unlink()
+
+
+def forks(options, count, rounds):
+    """ms until so many forks of a sandbox are done, and as many creates."""
+    forked, created = [], []
+    with Sandbox.create(PLAIN, timeout=600, **options) as parent:
+        for _ in range(rounds):
+            started = time.perf_counter()
+            copies = parent.fork(count=count, timeout=600)
+            forked.append((time.perf_counter() - started) * 1000)
+            assert all(isinstance(copy, Sandbox) for copy in copies), copies
+            for copy in copies:
+                copy.kill()
+            created.append(creates({**options, "template": PLAIN}, count, at_once=count))
+    return statistics.median(forked), statistics.median(created)
+
+
+def snapshots(options, rounds):
+    """ms to take a snapshot of a plain sandbox that goes on, and to pause it."""
+    with Sandbox.create(PLAIN, timeout=600, **options) as sandbox:
+        taken = []
+
+        def take():
+            taken.append(sandbox.create_snapshot().snapshot_id)
+
+        snapshot = milliseconds(take, rounds)
+        for snapshot_id in taken:
+            Sandbox.delete_snapshot(snapshot_id, **options)
+        pause = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            sandbox.pause()
+            pause.append((time.perf_counter() - started) * 1000)
+            sandbox.connect()
+    return snapshot, statistics.median(pause)
+
+
+# --- edge ----------------------------------------------------------------------
+
+PORT = 8000
+
+# Answers each request on a connection with the same few bytes. A request to
+# upgrade makes a tunnel of the connection, in which it goes on in the same way.
+TINY_SERVER = r'''
+import asyncio
+
+async def serve(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"upgrade: tunnel" in head.lower():
+                writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tunnel\r\n\r\n")
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "0.0.0.0", PORT, backlog=4096)
+    await server.serve_forever()
+
+asyncio.run(main())
+'''.replace("PORT", str(PORT))
+
+
+class KeepAlive:
+    """A connection to a server inside, through the edge; with tunnel=True one that
+    the edge has upgraded, so that it takes no part in the requests."""
+
+    def __init__(self, server, sandbox, tunnel=False):
+        address = urllib.parse.urlparse(server.url)
+        self.host = f"{PORT}-{sandbox.sandbox_id}.localhost"
+        self.socket = socket.create_connection((address.hostname, address.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tunnel:
+            assert self.ask("Connection: Upgrade\r\nUpgrade: tunnel\r\n").startswith(b"HTTP/1.1 101 ")
+
+    def ask(self, more=""):
+        """The answer to one request."""
+        self.socket.sendall(f"GET / HTTP/1.1\r\nHost: {self.host}\r\n{more}\r\n".encode())
+        seen = b""
+        while not (seen.endswith(b"\r\n\r\nok") or seen.startswith(b"HTTP/1.1 101 ") and seen.endswith(b"\r\n\r\n")):
+            chunk = self.socket.recv(4096)
+            assert chunk, f"the connection ended after {seen!r}"
+            seen += chunk
+        return seen
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+
+def edge_adds(server, options, rounds, held):
+    """ms of a request through the edge, of one in a tunnel, and of one on each
+    of many connections that have been kept open."""
+    allow_files(held + 200)
+    with Sandbox.create(PLAIN, timeout=600, **options) as sandbox:
+        sandbox.commands.run(f"exec python3 -c '{TINY_SERVER}'", background=True, timeout=0).disconnect()
+        wait_for_server(server, sandbox)
+        with KeepAlive(server, sandbox) as through, KeepAlive(server, sandbox, tunnel=True) as beside:
+            routed, tunnelled = [], []
+            for _ in range(rounds):  # In turns, so that both meet the same noise.
+                routed.append(milliseconds(through.ask, 1, warm_up=0))
+                tunnelled.append(milliseconds(beside.ask, 1, warm_up=0))
+        with contextlib.ExitStack() as stack:
+            connections = [stack.enter_context(KeepAlive(server, sandbox)) for _ in range(held)]
+            for connection in connections:
+                connection.ask()
+            again = [milliseconds(connection.ask, 1, warm_up=0) for connection in connections]
+    return statistics.median(routed), statistics.median(tunnelled), statistics.median(again)
+
+
+def allow_files(count):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(count, 4096), hard), hard))
+
+
+def wait_for_server(server, sandbox, within=20):
+    deadline = time.monotonic() + within
+    while True:
+        with contextlib.suppress(AssertionError), KeepAlive(server, sandbox) as connection:
+            connection.socket.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                return connection.ask()
+        assert time.monotonic() < deadline, "the server inside does not start"
+        time.sleep(0.05)
+
+
 # --- the run -----------------------------------------------------------------
 
 
@@ -184,8 +384,13 @@ def measure(data, cycles):
         host_code, host_command = host_calls(rounds=20)
         loopback = loopback_speed(rounds=5)
         one_by_one, at_once = creates(options, 20, at_once=1), creates(options, 20, at_once=20)
+        idle, used = pauses(server, options, 0, rounds=9), pauses(server, options, 400 * MEBIBYTE, rounds=5)
+        fork, as_many_creates = forks(options, 8, rounds=5)
+        snapshot, pause_of_it = snapshots(options, rounds=7)
+        routed, tunnelled, held = edge_adds(server, options, rounds=500, held=HELD)
         left, open_files = cycles_leave(server, cycles)
     finally:
+        server.kill_sandboxes()
         server.stop()
 
     rows = [
@@ -196,8 +401,22 @@ def measure(data, cycles):
         Row("100 MB file down", down, "MB/s", loopback, "TCP on the host's loopback", 200, higher_is_better=True),
         Row("20 creates at once", at_once, "ms", one_by_one, "20 creates one by one"),
         Row("kill", kill, "ms", cold_kill, "kill of a cold-booted sandbox", 60),
+        *pause_rows("idle", idle),
+        *pause_rows("400 MiB in use", used),
+        Row("fork of 8", fork, "ms", as_many_creates, "8 creates at once", 2000),
+        Row("snapshot", snapshot, "ms", pause_of_it, "pause of the same sandbox"),
+        Row("the edge adds to a request", routed - tunnelled, "ms", tunnelled, "the request in a tunnel that the edge made once", 1),
+        Row(f"request on each of {HELD} held", held, "ms", routed, "request on one connection"),
     ]
     return rows, left, open_files
+
+
+def pause_rows(what, measured):
+    size = f"{measured.state / MEBIBYTE:.0f} MiB"
+    return [
+        Row(f"pause, {what}", measured.pause, "ms", measured.write, f"writing the {size} that are saved", 1000),
+        Row(f"resume, {what}", measured.resume, "ms", measured.read, f"reading the {size} from the page cache", 300),
+    ]
 
 
 def show(rows, left, open_files, cycles):
