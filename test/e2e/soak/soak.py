@@ -43,7 +43,7 @@ MOST_FAILURES = 5  # After so many the run ends early.
 # What the server may hold at the end above what it held after its first sandbox.
 MORE_FILES = 32
 MORE_MEMORY = 256 * MIB
-MORE_DISK = 64 * MIB
+MORE_DISK = 4 * MIB
 
 
 class Resident:
@@ -332,6 +332,7 @@ class Soak:
         def act(r):
             with self.lock:
                 self.residents.remove(r)
+            r.paused = None  # Who waits for it finds it gone.
             assert r.sandbox.kill() is True
 
         return self._act_on(lambda r: r.paused is not None, act)
