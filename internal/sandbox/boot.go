@@ -41,7 +41,13 @@ type source struct {
 // engine that wrote it. Where that is gone a template that was built boots from
 // its image, slower, until it is built again; the snapshot of a sandbox cannot.
 func (m *Manager) sourceOf(t store.Template) (source, error) {
-	if t.Snapshot != "" && m.config.Engine.Has(t.EngineHash) {
+	if t.DiskOnly && m.config.Engine.Has(t.EngineHash) {
+		return source{
+			Agent: filepath.Base(m.agentDir), Engine: t.EngineHash,
+			disk: filepath.Join(m.snapshotDir(t.Snapshot), diskName),
+		}, nil
+	}
+	if t.Snapshot != "" && !t.DiskOnly && m.config.Engine.Has(t.EngineHash) {
 		return source{
 			Agent: t.AgentHash, Engine: t.EngineHash, CA: m.snapshotCA(t.Snapshot),
 			memory: filepath.Join(m.snapshotDir(t.Snapshot), memoryName),

@@ -43,12 +43,11 @@ func (m *Manager) Fork(ctx context.Context, id string, req ForkRequest) ([]Fork,
 	if admitted == 0 {
 		return nil, forks[0].Err
 	}
-	shared, err := m.saveShared(ctx, parent, "fork-"+newID())
+	shared, err := m.saveShared(ctx, parent, "fork-"+newID(), false)
 	if err != nil {
 		for i := range forks {
 			if forks[i].Err == nil {
-				m.fail(ctx, copies[i], err)
-				m.work.Done()
+				m.withdraw(copies[i])
 			}
 		}
 		return nil, fmt.Errorf("fork sandbox %s: %w", id, err)
@@ -94,7 +93,7 @@ type sharedState struct {
 
 // saveShared writes the state of a running sandbox, which stands still meanwhile.
 // The caller discards it.
-func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string) (*sharedState, error) {
+func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string, diskOnly bool) (*sharedState, error) {
 	ctx, done, err := s.change(ctx, m.ctx)
 	if err != nil {
 		return nil, err
@@ -116,7 +115,7 @@ func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string) (*sha
 	shared.from.memory, shared.from.disk = filepath.Join(partial, memoryName), ""
 	err = os.Mkdir(partial, 0o711)
 	if err == nil {
-		err = m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, false) })
+		err = m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, diskOnly) })
 	}
 	if err != nil {
 		shared.discard()
@@ -145,7 +144,7 @@ func (m *Manager) Snapshot(ctx context.Context, id string, req SnapshotRequest) 
 	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil {
 		return store.Template{}, err
 	}
-	shared, err := m.saveShared(ctx, s, "of-"+newID())
+	shared, err := m.saveShared(ctx, s, "of-"+newID(), req.DiskOnly)
 	if err != nil {
 		return store.Template{}, fmt.Errorf("take a snapshot of sandbox %s: %w", id, err)
 	}
@@ -195,7 +194,7 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 	if err := m.commitSnapshot(shared.name, snapshotMeta{CAHash: shared.from.CA, Engine: shared.from.Engine}); err != nil {
 		return store.Template{}, err
 	}
-	t := s.asTemplate(req.Name, shared)
+	t := s.asTemplate(req, shared)
 	t.SizeBytes = diskBlocks(m.snapshotDir(shared.name)) + diskBlocks(m.imagePath(t.Image))
 	stored, replaced, err := m.config.Store.PutTemplate(ctx, t)
 	if err != nil {
@@ -206,14 +205,14 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 }
 
 // asTemplate is the record of a snapshot of the sandbox.
-func (s *sandbox) asTemplate(name string, shared *sharedState) store.Template {
+func (s *sandbox) asTemplate(req SnapshotRequest, shared *sharedState) store.Template {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.template
-	t.ID, t.Name, t.KeyID, t.CreatedAt = newID()[1:], name, s.keyID, time.Now().UTC()
+	t.ID, t.Name, t.KeyID, t.CreatedAt = newID()[1:], req.Name, s.keyID, time.Now().UTC()
 	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
 	t.Snapshot, t.AgentHash, t.EngineHash = shared.name, shared.from.Agent, shared.from.Engine
-	t.SourceSandbox, t.RecipeHash = s.id, ""
+	t.SourceSandbox, t.DiskOnly, t.RecipeHash = s.id, req.DiskOnly, ""
 	t.EnvVars = maps.Clone(t.EnvVars)
 	if t.EnvVars == nil {
 		t.EnvVars = map[string]string{}

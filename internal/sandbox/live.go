@@ -209,6 +209,7 @@ func (s *sandbox) snapshotInfo() Info {
 func (s *sandbox) infoLocked() Info {
 	info := s.info
 	info.Metadata = maps.Clone(info.Metadata)
+	info.DiskOnly = s.saved != nil && s.saved.DiskOnly
 	return info
 }
 

@@ -426,6 +426,43 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 	require.Empty(t, left)
 }
 
+func TestSnapshotsOfTheDiskAlone(t *testing.T) {
+	w := sandboxtest.New(t)
+	source := w.Create(t, sandboxtest.Warm)
+	startRemembering(t, w, source)
+	w.Run(t, source, "write", "/home/user/file", "kept")
+	snapshot, err := w.Manager.Snapshot(t.Context(), source.ID, sandbox.SnapshotRequest{DiskOnly: true})
+	require.NoError(t, err)
+	require.True(t, snapshot.DiskOnly)
+	require.Equal(t, "a", remember(t, w, source.ID, "a"), "it goes on")
+	require.NoError(t, w.Manager.Kill(t.Context(), source.ID, ""))
+	for range 2 {
+		info := w.Create(t, snapshot.ID)
+		require.Equal(t, "kept", w.Run(t, info, "cat", "/home/user/file"))
+		_, err = w.Manager.Dial(t.Context(), info.ID, 7000)
+		require.ErrorIs(t, err, sandbox.ErrPortClosed)
+		require.NoError(t, w.Manager.Pause(t.Context(), info.ID, true))
+		paused, err := w.Manager.Get(info.ID)
+		require.NoError(t, err)
+		require.True(t, paused.DiskOnly)
+		resume(t, w, info.ID)
+		require.Equal(t, "kept", w.Run(t, info, "cat", "/home/user/file"))
+	}
+	require.NoError(t, w.Manager.DeleteTemplate(t.Context(), snapshot.ID))
+}
+
+func TestForkOfOneThatIsPausedLeavesNoTrace(t *testing.T) {
+	w := sandboxtest.New(t)
+	info := w.Create(t, sandboxtest.Warm)
+	require.NoError(t, w.Manager.Pause(t.Context(), info.ID, false))
+	_, err := w.Manager.Fork(t.Context(), info.ID, sandbox.ForkRequest{Count: 3, Timeout: time.Minute})
+	require.ErrorIs(t, err, sandbox.ErrPaused)
+	records, err := w.Store.Sandboxes(t.Context(), true)
+	require.NoError(t, err)
+	require.Empty(t, records)
+	require.Len(t, w.Manager.List(sandbox.Filter{}), 1)
+}
+
 func TestQuotas(t *testing.T) {
 	w := sandboxtest.New(t)
 	create := func(q sandbox.Quota) (sandbox.Info, error) {

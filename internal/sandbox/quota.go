@@ -28,6 +28,14 @@ func (m *Manager) admit(q Quota, sandboxes ...*sandbox) error {
 	return nil
 }
 
+// withdraw takes back the admission of a sandbox of which nothing was made.
+func (m *Manager) withdraw(s *sandbox) {
+	m.mu.Lock()
+	delete(m.live, s.id)
+	m.mu.Unlock()
+	m.work.Done()
+}
+
 var errStopping = errors.New("the server is stopping")
 
 // readmit checks the quota for a paused sandbox and makes it resuming, in one step.

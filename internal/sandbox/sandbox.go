@@ -31,6 +31,8 @@ type Info struct {
 	ExecutionID string         `json:"executionID,omitempty"`
 	Lifecycle   Lifecycle      `json:"lifecycle"`
 	Network     NetworkOptions `json:"network"`
+	// DiskOnly says of a paused one that its memory was not saved.
+	DiskOnly bool `json:"diskOnly,omitempty"`
 	// TrafficToken opens the ports of a sandbox with Network.PrivateTraffic.
 	TrafficToken string `json:"trafficToken,omitempty"`
 }
@@ -118,6 +120,8 @@ type SnapshotRequest struct {
 	// Name of the template the snapshot becomes; a template of the same owner that
 	// has the name is replaced. Empty makes one known by its id only.
 	Name string `json:"name,omitempty"`
+	// DiskOnly leaves the memory out: sandboxes made of it boot afresh.
+	DiskOnly bool `json:"diskOnly,omitempty"`
 }
 
 // Filter selects in List; zero values select all.

@@ -317,7 +317,11 @@ func (m *Manager) pruneSnapshots(wanted map[string]bool) error {
 	}
 	for _, entry := range entries {
 		info, err := entry.Info()
-		if err != nil || !entry.IsDir() || wanted[entry.Name()] {
+		if err != nil || wanted[entry.Name()] {
+			continue
+		}
+		if !entry.IsDir() {
+			m.removeLock(entry.Name(), info.ModTime())
 			continue
 		}
 		if name, partial := strings.CutSuffix(entry.Name(), partialSuffix); partial {
@@ -330,6 +334,22 @@ func (m *Manager) pruneSnapshots(wanted map[string]bool) error {
 		}
 	}
 	return nil
+}
+
+// removeLock removes the lock of a snapshot that is gone. One that was made a
+// moment ago may belong to one that is just beginning.
+func (m *Manager) removeLock(file string, made time.Time) {
+	name, isLock := strings.CutSuffix(file, lockSuffix)
+	if !isLock || time.Since(made) < pruneAfter {
+		return
+	}
+	if _, err := os.Stat(m.snapshotDir(name)); err == nil {
+		return
+	}
+	if lock, err := lockFile(m.snapshotDir(file), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		os.Remove(lock.Name())
+		lock.Close()
+	}
 }
 
 // removePartial removes a half-made snapshot unless its build is under way.

@@ -83,6 +83,8 @@ type Template struct {
 	// SourceSandbox is the sandbox a snapshot was taken of; empty for what was
 	// built from a recipe. A snapshot has its disk in it and cannot start cold.
 	SourceSandbox string `json:"sourceSandbox,omitempty"`
+	// DiskOnly: the snapshot has no memory in it.
+	DiskOnly bool `json:"diskOnly,omitempty"`
 }
 
 // Event is something that happened to a sandbox, with what the sandbox was then.

@@ -97,11 +97,6 @@ func (a *api) createSnapshot(w http.ResponseWriter, r *http.Request, k store.Key
 	if err := decode(w, r, &body, true); err != nil {
 		return err
 	}
-	if body.Memory != nil && !*body.Memory {
-		e := unsupported("memory: false", "leave it out to save memory and disk")
-		e.ErrorCode = "snapshot_filesystem_only_disabled" // as E2B has it
-		return e
-	}
 	name, err := newName(k, body.Name)
 	if err != nil {
 		return err
@@ -113,7 +108,7 @@ func (a *api) createSnapshot(w http.ResponseWriter, r *http.Request, k store.Key
 	if err := a.checkFree(r.Context(), k, name); err != nil {
 		return err
 	}
-	req := sandbox.SnapshotRequest{Quota: quota(k), Name: name}
+	req := sandbox.SnapshotRequest{Quota: quota(k), Name: name, DiskOnly: body.Memory != nil && !*body.Memory}
 	t, err := once(a.repeats, r, k, body, func(ctx context.Context) (store.Template, error) {
 		return settled(ctx, func() (store.Template, error) { return a.sandboxes.Snapshot(ctx, info.ID, req) })
 	})

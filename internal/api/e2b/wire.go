@@ -92,6 +92,7 @@ type sandboxDetail struct {
 	Domain              string    `json:"domain,omitempty"`
 	Lifecycle           lifecycle `json:"lifecycle"`
 	Network             network   `json:"network"`
+	PauseMode           string    `json:"pauseMode,omitempty"` // what the pause saved: "full" or "filesystem"
 }
 
 // network is what of the network options is in force.
@@ -120,6 +121,12 @@ func (a *api) detail(info sandbox.Info) sandboxDetail {
 	}
 	if info.Lifecycle.PauseOnTimeout {
 		answer.Lifecycle.OnTimeout = "pause"
+	}
+	if info.State == sandbox.Paused {
+		answer.PauseMode = "full"
+		if info.DiskOnly {
+			answer.PauseMode = "filesystem"
+		}
 	}
 	if info.Network.DenyInternet {
 		answer.Network.DenyOut = []string{allTraffic}

@@ -293,7 +293,11 @@ func (c *core) Fork(_ context.Context, id string, req sandbox.ForkRequest) ([]sa
 }
 
 func (c *core) Snapshot(_ context.Context, id string, req sandbox.SnapshotRequest) (store.Template, error) {
-	c.note("Snapshot %s as %q, quota %s", id, req.Name, short(req.Quota))
+	kind := ""
+	if req.DiskOnly {
+		kind = " of the disk alone"
+	}
+	c.note("Snapshot%s %s as %q, quota %s", kind, id, req.Name, short(req.Quota))
 	info, err := c.may(id, sandbox.Running)
 	return store.Template{ID: "newsnapnewsnapnewsna", Name: req.Name, KeyID: info.KeyID, SourceSandbox: id}, err
 }
