@@ -48,8 +48,8 @@ func newRoot() *cobra.Command {
 gVisor, limited, watched and disposable. It speaks E2B's protocol, so the official
 E2B clients work against it unchanged.
 
-  tombolo serve &                      start the server
-  eval "$(tombolo env)"                point the E2B clients to it
+  tombolo serve &                         start the server
+  eval "$(tombolo env)"                   point the E2B clients to it
   tombolo run -- python3 -c 'print(42)'   one command in a throw-away sandbox
 
 Settings come from flags, then from TOMBOLO_* variables (TOMBOLO_DATA for --data),
@@ -58,10 +58,31 @@ then from tombolo.yaml in the current folder or in /etc/tombolo.`,
 		SilenceUsage:  true,
 	}
 	addConfigFlags(root)
+	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(
 		newServe(), newEnv(), newRun(), newSandbox(), newTemplate(), newKey(), newWebhook(), newTLS(), newDoctor(), newVersion(),
 	)
+	explainArgs(root)
 	return root
+}
+
+// explainArgs has the commands below cmd say where to look when they are given the
+// wrong number of arguments.
+func explainArgs(cmd *cobra.Command) {
+	for _, below := range cmd.Commands() {
+		explainArgs(below)
+		if check := below.Args; check != nil {
+			below.Args = func(cmd *cobra.Command, args []string) error { return seeHelp(cmd, check(cmd, args)) }
+		}
+	}
+}
+
+// seeHelp adds the way to the help to an error about a command's use.
+func seeHelp(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 }
 
 // group is a command that only has commands below it. Without one it prints its

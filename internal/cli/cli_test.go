@@ -30,6 +30,10 @@ func TestWrongCommandLines(t *testing.T) {
 		{[]string{"serve", "extra"}, "unknown command"},
 		{[]string{"serve", "--nonsense"}, "unknown flag"},
 		{[]string{"run"}, "at least 1 arg"},
+		{[]string{"run"}, "see `tombolo run --help`"}, // where to look
+		{[]string{"sandbox", "nonsense"}, "see `tombolo sandbox --help`"},
+		{[]string{"sandbox", "create", "--nonsense"}, "see `tombolo sandbox create --help`"},
+		{[]string{"template", "build", "none"}, "no such recipe: none; there are base"},
 		{[]string{"run", "--timeout", "0s", "--", "true"}, "greater than zero"},
 		{[]string{"sandbox", "kill"}, "--all"},
 		{[]string{"sandbox", "kill", "--all", "i1"}, "--all"},
@@ -69,6 +73,7 @@ func TestKeys(t *testing.T) {
 	got = tombolo(t, dir, "", "key", "create", "first")
 	require.Equal(t, 1, got.code)
 	require.Contains(t, got.stderr, `a key named "first" already`)
+	require.Contains(t, got.stderr, "tombolo key update")
 
 	got = tombolo(t, dir, "", "key", "list", "--json")
 	require.NotContains(t, got.stdout, made.Key)

@@ -49,8 +49,8 @@ func openCore(ctx context.Context, c config, keep bool) (*core, error) {
 
 // openMeasuredCore is openCore with what measures it; nil is nothing.
 func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Telemetry) (_ *core, err error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("tombolo makes network namespaces and control groups and needs root: run it with sudo")
+	if err := needRoot(); err != nil {
+		return nil, err
 	}
 	log, err := newLogger(c)
 	if err != nil {
@@ -107,6 +107,13 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	return &core{config: c, log: log, store: records, events: events, manager: manager, engine: engine}, nil
 }
 
+func needRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("tombolo makes network namespaces and control groups and needs root: run it with sudo")
+	}
+	return nil
+}
+
 // openStore opens the records alone, for commands that start no sandbox.
 func openStore(ctx context.Context, c config) (*sqlite.Store, error) {
 	if err := os.MkdirAll(c.Data, 0o711); err != nil {
@@ -160,6 +167,9 @@ func makeNetwork(log *slog.Logger, t *telemetry.Telemetry) func(context.Context,
 // progress. as is the name the template gets.
 func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bool, progress io.Writer) (store.Template, error) {
 	recipe, err := image.Load(recipeName)
+	if errors.Is(err, image.ErrNoRecipe) {
+		return store.Template{}, fmt.Errorf("%w; there are %s", err, strings.Join(image.Recipes(), ", "))
+	}
 	if err != nil {
 		return store.Template{}, err
 	}

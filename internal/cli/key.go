@@ -31,7 +31,7 @@ type quotaFlags struct {
 func (f *quotaFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.IntVar(&f.sandboxes, "max-sandboxes", store.DefaultMaxSandboxes, "sandboxes that may run at once")
-	flags.DurationVar(&f.timeout, "max-timeout", 0, "longest timeout that a request may ask for; 0 is no limit")
+	flags.DurationVar(&f.timeout, "max-timeout", 0, "how long one run of a sandbox may be, e.g. 1h; 0 is no limit")
 	flags.Float64Var(&f.createRate, "max-create-rate", 0, "creates, forks and resumes a second, e.g. 0.5; 0 is no limit")
 	flags.IntVar(&f.cpus, "max-cpus", 0, "processors of the sandboxes that run; 0 is no limit")
 	flags.Var(&f.memory, "max-memory", "memory of the sandboxes that run, e.g. 8GiB; 0 is no limit")
@@ -119,7 +119,7 @@ func newKeyCreate() *cobra.Command {
 			}
 			if err := records.AddKey(cmd.Context(), key); err != nil {
 				if errors.Is(err, store.ErrExists) {
-					return fmt.Errorf("there is a key named %q already", args[0])
+					return fmt.Errorf("there is a key named %q already; `tombolo key update` changes its limits", args[0])
 				}
 				return err
 			}
@@ -166,8 +166,26 @@ what a key has already stays, even beyond a new limit.`,
 		}),
 	}
 	quota.add(cmd)
+	keepByDefault(cmd)
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// keepByDefault has the help of a command that changes only what is given name no
+// defaults.
+func keepByDefault(cmd *cobra.Command) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		switch f.Value.Type() {
+		case "int":
+			f.DefValue = "0"
+		case "string":
+			f.DefValue = ""
+		case "stringSlice":
+			f.DefValue = "[]"
+		case "bool":
+			f.DefValue = "false"
+		}
+	})
 }
 
 // anyChanged tells whether a flag with this beginning was given.

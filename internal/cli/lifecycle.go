@@ -24,7 +24,11 @@ afresh from its files. Connections out are closed by a pause.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: withServer(func(ctx context.Context, client *control.Client, ids []string) error {
 			return each(ids, func(id string) error {
-				return client.Pause(ctx, id, control.PauseRequest{DiskOnly: diskOnly})
+				err := client.Pause(ctx, id, control.PauseRequest{DiskOnly: diskOnly})
+				if errors.Is(err, sandbox.ErrPaused) {
+					return fmt.Errorf("sandbox %s is paused already", id)
+				}
+				return err
 			})
 		}),
 	}
@@ -121,6 +125,7 @@ of the sandbox. It stands still for a moment and goes on. The template outlives 
 		}),
 	}
 	cmd.Flags().StringVar(&req.Name, "name", "", "NAME or NAME:TAG of the template, in place of a snapshot that has it (default: known by its id only)")
+	cmd.Flags().BoolVar(&req.DiskOnly, "disk-only", false, "save the files alone: what is created from it boots afresh")
 	addJSONFlag(cmd, &asJSON)
 	return cmd
 }

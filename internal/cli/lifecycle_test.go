@@ -61,7 +61,7 @@ func TestLifecycleCommands(t *testing.T) {
 
 	require.Equal(t, made.ID, run("pause", made.ID))
 	require.Regexp(t, made.ID+` .* paused .* since `, run("list"))
-	require.Contains(t, fails("pause", made.ID), "paused")
+	require.Equal(t, "tombolo: sandbox "+made.ID+" is paused already\n", fails("pause", made.ID))
 	for _, args := range [][]string{{"exec", made.ID, "--", "/bin/probe", "env"}, {"fork", made.ID}, {"snapshot", made.ID}} {
 		require.Contains(t, fails(args...), "`tombolo sandbox resume "+made.ID+"`", "%v", args)
 	}
@@ -80,10 +80,15 @@ func TestLifecycleCommands(t *testing.T) {
 
 	require.Equal(t, "saved:v1", run("snapshot", made.ID, "--name", "Saved:v1"))
 	require.Contains(t, fails("snapshot", made.ID, "--name", sandboxtest.Cold), sandboxtest.Cold)
-	require.Contains(t, tombolo(t, dir, "", "template", "list").stdout, "saved:v1")
+	require.Regexp(t, `saved:v1 +snapshot .* memory `, tombolo(t, dir, "", "template", "list").stdout)
 	require.NotEmpty(t, run("create", "-t", "saved:v1"))
 	require.Equal(t, "deleted saved:v1\n", tombolo(t, dir, "", "template", "delete", "saved:v1").stdout)
 	require.Contains(t, fails("create", "-t", "saved:v1"), "tombolo template build")
+	run("snapshot", made.ID, "--name", "files", "--disk-only")
+	require.Regexp(t, `files +snapshot .* disk `, tombolo(t, dir, "", "template", "list").stdout)
+	for _, args := range [][]string{{"kill", "none"}, {"pause", "none"}, {"logs", "none"}} {
+		require.Contains(t, fails(args...), "tombolo sandbox list --all", "%v", args)
+	}
 
 	require.Eventually(t, func() bool { return strings.Contains(run("metrics", made.ID), "MiB") }, patience, 100*time.Millisecond)
 	var points []sandbox.Metric

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
+	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -112,6 +114,12 @@ func (c *core) ensureTemplate(ctx context.Context, name string) error {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
+	if !slices.Contains(image.Recipes(), name) {
+		if err == nil {
+			return nil // a snapshot, or built under another name
+		}
+		return templateError(fmt.Errorf("%w: %q", sandbox.ErrTemplateNotFound, name))
+	}
 	fmt.Fprintf(os.Stderr, "template %s has to be built first, which takes a few minutes\n", name)
 	_, err = c.buildTemplate(ctx, name, name, false, os.Stderr)
 	return err
@@ -121,7 +129,7 @@ func (c *core) ensureTemplate(ctx context.Context, name string) error {
 func (h host) runOnce(ctx context.Context, req sandbox.CreateRequest, e execution) error {
 	info, err := h.create(ctx, req)
 	if err != nil {
-		return err
+		return templateError(err)
 	}
 	e.token = info.AccessToken
 	e.dial = func(ctx context.Context, port uint16) (net.Conn, error) { return h.dial(ctx, info.ID, port) }

@@ -146,11 +146,8 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 					Lifecycle: lifecycle,
 					Network:   sandbox.NetworkOptions{DenyInternet: offline, PrivateTraffic: private},
 				})
-				if errors.Is(err, sandbox.ErrTemplateNotFound) {
-					return fmt.Errorf("%w; `tombolo template build` makes the default ones", err)
-				}
 				if err != nil {
-					return err
+					return templateError(err)
 				}
 				if asJSON {
 					shown := show(info)
@@ -172,6 +169,14 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 	cmd.Flags().BoolVar(&private, "private", false, "close its ports to requests without its traffic token")
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// templateError says what to do when there is no such template.
+func templateError(err error) error {
+	if errors.Is(err, sandbox.ErrTemplateNotFound) {
+		return fmt.Errorf("%w; `tombolo template list` shows what there is, `tombolo template build` makes the default ones", err)
+	}
+	return err
 }
 
 func parseLifecycle(onTimeout string, autoResume bool) (sandbox.Lifecycle, error) {
@@ -315,7 +320,10 @@ func each(ids []string, do func(id string) error) error {
 	var errs []error
 	for _, id := range ids {
 		if err := do(id); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", id, err))
+			if !strings.Contains(err.Error(), id) {
+				err = fmt.Errorf("%s: %w", id, err)
+			}
+			errs = append(errs, err)
 			continue
 		}
 		fmt.Println(id)
@@ -334,7 +342,11 @@ func withServer(run func(ctx context.Context, client *control.Client, args []str
 		if err != nil {
 			return err
 		}
-		return run(cmd.Context(), client, args)
+		err = run(cmd.Context(), client, args)
+		if errors.Is(err, sandbox.ErrNotFound) {
+			return fmt.Errorf("%w; `tombolo sandbox list --all` shows those there are and were", err)
+		}
+		return err
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/e2b"
 	"github.com/tombolo-dev/tombolo/internal/edge"
 	"github.com/tombolo-dev/tombolo/internal/event"
+	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -64,6 +66,9 @@ const (
 func serve(ctx context.Context, c config) (err error) {
 	if c.OnStop != onStopKeep && c.OnStop != onStopEnd {
 		return fmt.Errorf("--on-stop %q: use %s or %s", c.OnStop, onStopKeep, onStopEnd)
+	}
+	if err := needRoot(); err != nil {
+		return err
 	}
 	lock, err := lockServer(c.Data)
 	if err != nil {
@@ -160,9 +165,14 @@ func (c *core) adviseOnTemplates(ctx context.Context) {
 		fmt.Fprintln(os.Stderr, "there are no templates yet; `tombolo template build` makes the default ones, also while the server runs")
 	}
 	for _, t := range templates {
-		if !c.manager.Current(t) {
-			fmt.Fprintf(os.Stderr, "template %s was built by another version of tombolo; `tombolo template build %s` brings it up to date\n", t.Name, t.Name)
+		if t.SourceSandbox != "" || c.manager.Current(t) {
+			continue // a snapshot stays what it is
 		}
+		build := "RECIPE --name " + t.Name
+		if slices.Contains(image.Recipes(), t.Name) {
+			build = t.Name
+		}
+		fmt.Fprintf(os.Stderr, "template %s was built by another version of tombolo; `tombolo template build %s` brings it up to date\n", t.Name, build)
 	}
 }
 

@@ -41,17 +41,32 @@ func newTemplateList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, t := range templates {
-				start := "snapshot"
-				if t.Snapshot == "" {
-					start = "cold"
-				}
-				rows = append(rows, []string{cmp.Or(t.Name, "-"), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start, when(t.BuiltAt)})
+				rows = append(rows, []string{cmp.Or(t.Name, "-"), kind(t), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start(t), when(t.BuiltAt)})
 			}
-			return printTable([]string{"name", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
+			return printTable([]string{"name", "kind", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
 		}),
 	}
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// kind tells a snapshot of a sandbox from a template that was built.
+func kind(t store.Template) string {
+	if t.SourceSandbox != "" {
+		return "snapshot"
+	}
+	return "template"
+}
+
+// start says what the sandboxes of a template start from.
+func start(t store.Template) string {
+	switch {
+	case t.Snapshot == "":
+		return "image"
+	case t.DiskOnly:
+		return "disk"
+	}
+	return "memory"
 }
 
 func newTemplateBuild() *cobra.Command {

@@ -78,6 +78,7 @@ Firefox          Settings, Certificates, Import
 Chrome on Linux  certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n tombolo -i %[3]s
 Node             export NODE_EXTRA_CA_CERTS=%[3]s     ("tombolo env" has it)
 Python           httpx.Client(verify=ssl.create_default_context(cafile="%[3]s")), requests.get(url, verify="%[3]s")
+E2B for Python   export SSL_CERT_FILE=%[3]s            (where it goes to https; it trusts nothing else then)
 curl             curl --cacert %[3]s
 `, first, domain, file)
 }

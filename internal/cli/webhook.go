@@ -23,7 +23,7 @@ import (
 const drainWebhooks = 3 * time.Second
 
 func addWebhookFlag(cmd *cobra.Command) {
-	cmd.Flags().Bool("webhook-allow-private", false, "let webhooks reach private addresses and this machine, not public ones only")
+	cmd.Flags().Bool("webhook-allow-private", false, "let webhooks reach private addresses and this machine, not public ones only; what serve and webhook commands must agree on")
 }
 
 // newWebhookSender makes what sends to webhooks: to the addresses that sandboxes
@@ -247,7 +247,8 @@ func newWebhookUpdate() *cobra.Command {
 	}
 	flags.add(cmd)
 	cmd.Flags().StringVar(&flags.url, "url", "", "where to send events")
-	cmd.Flags().BoolVar(&flags.enabled, "enabled", true, "whether to send events")
+	cmd.Flags().BoolVar(&flags.enabled, "enabled", true, "send events; --enabled=false stops it")
+	keepByDefault(cmd)
 	addJSONFlag(cmd, &asJSON)
 	return cmd
 }

@@ -208,7 +208,7 @@ func checkKinds(kinds []string) ([]string, error) {
 	var unique []string
 	for _, kind := range kinds {
 		if !slices.Contains(Kinds, kind) {
-			return nil, invalid("there are no events of the kind %.64q", kind)
+			return nil, invalid("there are no events of the kind %.64q; there are %s", kind, strings.Join(Kinds, ", "))
 		}
 		if !slices.Contains(unique, kind) {
 			unique = append(unique, kind)

@@ -56,6 +56,9 @@ func Dial(ctx context.Context, dataDir string) (*Client, Server, error) {
 		return c.connect(ctx)
 	}}}
 	conn, err := c.connect(ctx)
+	if errors.Is(err, os.ErrPermission) {
+		return nil, Server{}, fmt.Errorf("the socket %s is for root only: run it with sudo", c.socket)
+	}
 	if err != nil {
 		return nil, Server{}, fmt.Errorf("%w: %s", ErrNoServer, dataDir)
 	}
