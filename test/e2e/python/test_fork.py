@@ -114,6 +114,18 @@ def test_a_snapshot_outlives_its_sandbox(new_box, snapshot_of):
     witness.check(second)
 
 
+def test_a_snapshot_of_the_disk_alone_boots_afresh(new_box, snapshot_of):
+    parent = new_box()
+    witness = Witness(parent).start().add("x")
+    child = new_box(snapshot_of(parent, mode="filesystem").snapshot_id)
+    witness.of(child).check_disk()
+    assert child.commands.run("ls -A /dev/shm").stdout == ""
+    assert "program.py" not in child.commands.run("ps -eo args").stdout
+    boots = {s.commands.run("cat /proc/sys/kernel/random/boot_id").stdout for s in (parent, child)}
+    assert len(boots) == 2
+    witness.check()
+
+
 def test_snapshots_have_names(new_box, snapshot_of):
     name = f"named-{uuid.uuid4().hex[:8]}"
     sandbox = new_box()
