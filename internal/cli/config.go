@@ -28,6 +28,7 @@ type config struct {
 	Platform string `koanf:"platform"`
 	LogLevel string `koanf:"log-level"`
 	OnStop   string `koanf:"on-stop"`
+	Pool     int    `koanf:"pool"`
 
 	// See addTLSFlags.
 	Domain        string `koanf:"domain"`

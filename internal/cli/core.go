@@ -90,6 +90,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		CABundle:     bundle,
 		Log:          log,
 		Keep:         keep,
+		Pool:         c.Pool,
 		OnEvent: func(e sandbox.Event) {
 			events.Record(e)
 			t.Event(e)

@@ -51,6 +51,7 @@ stay in any case.`,
 	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
 	addTLSFlags(cmd)
 	addWebhookFlag(cmd)
+	cmd.Flags().Int("pool", 1, "engines kept ready for each kind of sandbox in use, some 30 MiB of memory each; 0 for none")
 	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
 	cmd.Flags().String("metrics-listen", "", "address that Prometheus collects from, GET /metrics, e.g. 127.0.0.1:9464 (default: none)")
 	cmd.Flags().String("otlp-endpoint", "", "OpenTelemetry collector to send traces to, e.g. http://127.0.0.1:4318 (default: what OTEL_EXPORTER_OTLP_ENDPOINT says, or none)")

@@ -41,6 +41,10 @@ type Engine interface {
 	// namespace and mount sources may differ from those of the writer; image,
 	// mount targets, arguments and limits may not.
 	Restore(ctx context.Context, spec Spec, from string) (Instance, error)
+	// Prepare does of a Restore with the same Spec what can be done before it is known
+	// what to restore; that Restore is then quicker. Output and OnPressure are not
+	// used. Sweep undoes it.
+	Prepare(ctx context.Context, spec Spec) error
 	// Adopt takes charge of an instance that a process which is gone, or which
 	// detached, started with an equal Spec. ErrGone when it does not run any more;
 	// Sweep then removes what is left.

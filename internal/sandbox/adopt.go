@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +47,9 @@ func (m *Manager) takeOver(ctx context.Context) error {
 			swept = append(swept, record)
 		default:
 			keep[record.ID] = true
+			if s.run != nil {
+				keep[s.run.id] = true
+			}
 			if m.config.Keep {
 				s.lock = lock
 				kept = append(kept, s)
@@ -59,6 +65,11 @@ func (m *Manager) takeOver(ctx context.Context) error {
 	for _, record := range swept {
 		if err := m.recordEnd(ctx, record, "the server that ran it was killed"); err != nil {
 			return err
+		}
+	}
+	if m.config.Keep {
+		if err := m.sweepSnapshots(ctx); err != nil {
+			m.config.Log.Error("what a killed server was saving was not removed", "error", err)
 		}
 	}
 	m.adoptAll(ctx, kept)
@@ -162,13 +173,6 @@ func (m *Manager) adoptAll(ctx context.Context, kept []*sandbox) {
 // adopt takes charge of one: of its processes, or of its saved state. One whose
 // processes have ended meanwhile is removed and its record says why.
 func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
-	but := ""
-	if s.saved != nil {
-		but = s.saved.Name
-	}
-	if err := m.removeStates(s.id, but); err != nil {
-		return err
-	}
 	if s.info.State == Paused {
 		return m.adoptPaused(ctx, s)
 	}
@@ -177,6 +181,9 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 	if err == nil {
 		s.log.add("lifecycle", "taken over by a new server")
 		m.config.Log.Info("sandbox taken over", "sandbox", s.id)
+		if err := m.removeStates(s.id, ""); err != nil { // of a pause that was not written down
+			m.config.Log.Error("a superseded state was not removed", "sandbox", s.id, "error", err)
+		}
 		return nil
 	}
 	m.closeHistory(s)
@@ -185,11 +192,16 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 	if errors.Is(err, engine.ErrGone) {
 		reason = "its processes ended while there was no server"
 	}
-	if r := s.present(); r != nil {
-		r.leave()
-		if err := r.stop(ctx); err != nil {
+	if err := m.removeRunOf(ctx, s); err != nil {
+		return fmt.Errorf("remove its run: %w", err)
+	}
+	if saved := m.findState(s.id); saved != nil && errors.Is(err, engine.ErrGone) {
+		// The server was killed when it had just ended the processes for a pause.
+		s.saved, s.info.State, s.info.Reason, s.info.EndAt = saved, Paused, "paused when its server was killed", time.Now().UTC()
+		if err := m.adoptPaused(ctx, s); err != nil {
 			return err
 		}
+		return m.record(ctx, s)
 	}
 	s.lock.Close() // sweepOne takes it
 	if err := m.sweepOne(ctx, s.id); err != nil {
@@ -198,12 +210,49 @@ func (m *Manager) adopt(ctx context.Context, s *sandbox) error {
 	return m.recordEnd(ctx, s.record(true), reason)
 }
 
+// removeRunOf removes what there is of a run that could not be taken over.
+func (m *Manager) removeRunOf(ctx context.Context, s *sandbox) error {
+	r := s.present()
+	r.leave()
+	if err := r.stop(ctx); err != nil {
+		return err
+	}
+	s.setRun(nil)
+	if r.id == s.id {
+		return m.sweepRun(ctx, s.id)
+	}
+	if r.lock != nil {
+		r.lock.Close() // sweepOne takes it
+	}
+	return m.sweepOne(ctx, r.id)
+}
+
+// findState finds the saved state in a sandbox's folder that no record names.
+func (m *Manager) findState(id string) *savedState {
+	entries, err := os.ReadDir(m.sandboxDir(id))
+	if err != nil {
+		return nil
+	}
+	for _, entry := range slices.Backward(entries) { // the names are times
+		name := entry.Name()
+		if strings.HasPrefix(name, statePrefix) && !strings.HasSuffix(name, partialSuffix) {
+			dir := filepath.Join(m.sandboxDir(id), name)
+			_, err := os.Stat(filepath.Join(dir, memoryName))
+			return &savedState{Name: name, DiskOnly: err != nil, Bytes: diskBlocks(dir)}
+		}
+	}
+	return nil
+}
+
 func (m *Manager) adoptPaused(ctx context.Context, s *sandbox) error {
 	if err := m.sweepRun(ctx, s.id); err != nil {
 		return fmt.Errorf("remove what is left of the last run of sandbox %s: %w", s.id, err)
 	}
 	if s.saved == nil {
 		return fmt.Errorf("the record of paused sandbox %s names no saved state", s.id)
+	}
+	if err := m.removeStates(s.id, s.saved.Name); err != nil {
+		return err
 	}
 	if _, err := os.Stat(filepath.Join(m.sandboxDir(s.id), s.saved.Name)); err != nil {
 		return fmt.Errorf("the saved state of paused sandbox %s: %w", s.id, err)
@@ -220,8 +269,19 @@ func (m *Manager) enter(s *sandbox) {
 }
 
 func (m *Manager) adoptRun(ctx context.Context, s *sandbox) error {
-	r := m.newRun(s)
-	if err := m.makeNetwork(ctx, s, r, true); err != nil {
+	r := s.present()
+	if r.id != s.id {
+		lock, err := lockFile(filepath.Join(m.sandboxDir(r.id), "lock"), unix.LOCK_EX|unix.LOCK_NB)
+		if err != nil {
+			return err
+		}
+		r.lock = lock
+	}
+	err := m.makeNetwork(ctx, s, r, true)
+	if errors.Is(err, fs.ErrNotExist) { // it is removed after the processes only
+		return fmt.Errorf("%w: %w", engine.ErrGone, err)
+	}
+	if err != nil {
 		return err
 	}
 	instance, err := m.config.Engine.Adopt(ctx, m.spec(s, r))

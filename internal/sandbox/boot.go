@@ -83,7 +83,8 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, init hostapi.Init) error
 
 // bootUnseen makes a run whose agent is told nothing and whose network is held.
 func (m *Manager) bootUnseen(ctx context.Context, s *sandbox) (*run, error) {
-	r := m.newRun(s)
+	r := newRun(s.id)
+	s.setRun(r) // so that endRun finds what is made for it
 	if err := m.makeNetwork(ctx, s, r, false); err != nil {
 		return nil, err
 	}
@@ -92,31 +93,41 @@ func (m *Manager) bootUnseen(ctx context.Context, s *sandbox) (*run, error) {
 }
 
 func (m *Manager) startRun(ctx context.Context, s *sandbox) (*run, error) {
-	r := m.newRun(s)
+	if s.from.memory != "" {
+		if sh := m.pool.take(kindOf(s), s); sh != nil {
+			s.setRun(sh.run) // so that endRun finds what is made for it
+			err := m.startEngine(ctx, s, sh.run)
+			if err == nil || ctx.Err() != nil {
+				return sh.run, err
+			}
+			m.config.Log.Warn("a sandbox could not be started in its shell and is started without", "sandbox", s.id, "error", err)
+			if err := m.endRun(context.WithoutCancel(ctx), s); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r := newRun(s.id)
+	s.setRun(r)
 	if err := m.makeNetwork(ctx, s, r, false); err != nil {
 		return nil, err
 	}
 	return r, m.startEngine(ctx, s, r)
 }
 
-// newRun enters an empty run, so that endRun finds what is made for it.
-func (m *Manager) newRun(s *sandbox) *run {
-	r := &run{left: make(chan struct{})}
-	s.setRun(r)
-	return r
-}
+func newRun(id string) *run { return &run{id: id, left: make(chan struct{})} }
 
 func (m *Manager) makeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
-	return m.step(ctx, stepNetwork, func(ctx context.Context) error { return m.doMakeNetwork(ctx, s, r, adopt) })
+	return m.step(ctx, stepNetwork, func(ctx context.Context) error {
+		return m.openNetwork(ctx, r, NetworkConfig{Adopt: adopt, DenyInternet: s.info.Network.DenyInternet, Refused: s.refused})
+	})
 }
 
-func (m *Manager) doMakeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
-	network, err := m.config.Network(ctx, NetworkConfig{
-		Dir:          m.sandboxDir(s.id),
-		Adopt:        adopt,
-		DenyInternet: s.info.Network.DenyInternet,
-		Refused:      func(what, reason string) { s.log.warn("network", "refused "+what+": "+reason) },
-	})
+// refused notes a connection out that was refused.
+func (s *sandbox) refused(what, reason string) { s.log.warn("network", "refused "+what+": "+reason) }
+
+func (m *Manager) openNetwork(ctx context.Context, r *run, c NetworkConfig) error {
+	c.Dir = m.sandboxDir(r.id)
+	network, err := m.config.Network(ctx, c)
 	if err != nil {
 		return fmt.Errorf("make network: %w", err)
 	}
@@ -127,7 +138,7 @@ func (m *Manager) doMakeNetwork(ctx context.Context, s *sandbox, r *run, adopt b
 func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
 	spec := m.spec(s, r)
 	err := os.Mkdir(spec.Dir, 0o700)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrExist) { // a shell has it
 		return err
 	}
 	return m.step(ctx, stepEngine, func(ctx context.Context) error {
@@ -142,24 +153,30 @@ func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
 }
 
 func (m *Manager) spec(s *sandbox, r *run) engine.Spec {
+	spec := m.specOf(kindOf(s), r)
+	spec.Output = &s.log
+	spec.OnPressure = func(ctx context.Context, p engine.Pressure) error { return m.relieve(ctx, s, r, p) }
+	return spec
+}
+
+// specOf is what all sandboxes of a kind have in common.
+func (m *Manager) specOf(k kind, r *run) engine.Spec {
 	return engine.Spec{
-		ID:               s.id,
-		Dir:              m.engineDir(s.id),
-		Version:          s.from.Engine,
-		Image:            m.imagePath(s.template.Image),
-		Mounts:           []engine.Mount{{Source: m.agentPath(s.from.Agent), Target: agentMount, ReadOnly: true}},
+		ID:               r.id,
+		Dir:              m.engineDir(r.id),
+		Version:          k.engine,
+		Image:            m.imagePath(k.image),
+		Mounts:           []engine.Mount{{Source: m.agentPath(k.agent), Target: agentMount, ReadOnly: true}},
 		NetworkNamespace: r.network.NamespacePath(),
 		Args:             []string{agentMount + "/agent"},
 		Env:              []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
 		Hostname:         hostname,
 		Limits: engine.Limits{
-			CPUs:        float64(s.info.CPUs),
-			MemoryBytes: s.info.MemoryBytes,
-			DiskBytes:   s.info.DiskBytes,
+			CPUs:        float64(k.cpus),
+			MemoryBytes: k.memory,
+			DiskBytes:   k.disk,
 			Processes:   defaultProcesses,
 		},
-		Output:     &s.log,
-		OnPressure: func(ctx context.Context, p engine.Pressure) error { return m.relieve(ctx, s, r, p) },
 	}
 }
 
@@ -245,21 +262,28 @@ func (m *Manager) teardown(ctx context.Context, s *sandbox) error {
 	return err
 }
 
-// claimDir makes the sandbox's folder and locks it for as long as this process
-// lives, so that another process on the data folder knows it is in use.
-func (m *Manager) claimDir(s *sandbox) (string, error) {
+// claimDir makes the sandbox's folder.
+func (m *Manager) claimDir(s *sandbox) (err error) {
+	s.lock, err = m.claim(s.id)
+	if err == nil {
+		m.openHistory(s)
+	}
+	return err
+}
+
+// claim makes a folder and locks it for as long as this process lives, so that
+// another process on the data folder knows it is in use.
+func (m *Manager) claim(id string) (*os.File, error) {
 	unlock, err := m.lockSandboxes()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer unlock()
-	dir := m.sandboxDir(s.id)
+	dir := m.sandboxDir(id)
 	if err := os.Mkdir(dir, 0o711); err != nil {
-		return "", err
+		return nil, err
 	}
-	m.openHistory(s)
-	s.lock, err = lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
-	return dir, err
+	return lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
 }
 
 // lockSandboxes keeps other processes from making or sweeping folders meanwhile.

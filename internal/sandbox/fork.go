@@ -43,7 +43,7 @@ func (m *Manager) Fork(ctx context.Context, id string, req ForkRequest) ([]Fork,
 	if admitted == 0 {
 		return nil, forks[0].Err
 	}
-	shared, err := m.saveShared(ctx, parent, "fork-"+newID(), false)
+	shared, err := m.saveShared(ctx, parent, forkPrefix+newID(), false)
 	if err != nil {
 		for i := range forks {
 			if forks[i].Err == nil {
@@ -81,6 +81,13 @@ func (s *sandbox) copy(req ForkRequest) *sandbox {
 		Metadata: s.info.Metadata, EnvVars: s.env, Lifecycle: s.info.Lifecycle, Network: s.info.Network,
 	}, s.template)
 }
+
+// What the names of folders below snapshots/ begin with that are not named by what
+// they hold. Only servers make them.
+const (
+	forkPrefix     = "fork-"
+	snapshotPrefix = "of-"
+)
 
 // sharedState is a saved state beside the snapshots of templates, of which
 // sandboxes are started. Its lock tells other processes that it is in use.
@@ -144,7 +151,7 @@ func (m *Manager) Snapshot(ctx context.Context, id string, req SnapshotRequest) 
 	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil {
 		return store.Template{}, err
 	}
-	shared, err := m.saveShared(ctx, s, "of-"+newID(), req.DiskOnly)
+	shared, err := m.saveShared(ctx, s, snapshotPrefix+newID(), req.DiskOnly)
 	if err != nil {
 		return store.Template{}, fmt.Errorf("take a snapshot of sandbox %s: %w", id, err)
 	}
@@ -244,26 +251,38 @@ func (m *Manager) useSnapshot(name string) (done func()) {
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.inUse[name]--; m.inUse[name] == 0 {
-			delete(m.inUse, name)
+		if m.inUse[name]--; m.inUse[name] > 0 {
+			return
+		}
+		delete(m.inUse, name)
+		if m.unwanted[name] {
+			delete(m.unwanted, name)
+			m.removeFiles(name)
 		}
 	}
 }
 
 // removeSnapshot removes a snapshot whose record is gone, unless another record
-// names it or a sandbox is just starting from it: then a later prune does it.
+// names it. If sandboxes are just starting from it, the last of them does it.
 func (m *Manager) removeSnapshot(ctx context.Context, name string) {
 	if name == "" {
 		return
 	}
 	templates, err := m.config.Store.Templates(ctx)
-	m.mu.RLock()
-	used := m.inUse[name] > 0
-	m.mu.RUnlock()
-	if err != nil || used || slices.ContainsFunc(templates, func(t store.Template) bool { return t.Snapshot == name }) {
+	if err != nil || slices.ContainsFunc(templates, func(t store.Template) bool { return t.Snapshot == name }) {
 		return
 	}
-	if err := os.RemoveAll(m.snapshotDir(name)); err != nil {
-		m.config.Log.Error("a snapshot was not removed; a later prune does it", "snapshot", name, "error", err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inUse[name] > 0 {
+		m.unwanted[name] = true
+		return
+	}
+	m.removeFiles(name)
+}
+
+func (m *Manager) removeFiles(snapshot string) {
+	if err := os.RemoveAll(m.snapshotDir(snapshot)); err != nil {
+		m.config.Log.Error("a snapshot was not removed; a later prune does it", "snapshot", snapshot, "error", err)
 	}
 }

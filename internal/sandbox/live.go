@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,6 +42,8 @@ type sandbox struct {
 	lock *os.File // of the folder, while it is in use
 	from source   // what the next run starts from, or the present one was started from
 
+	recording sync.Mutex // held while its record is written, so that no older one comes after
+
 	mu      sync.Mutex
 	info    Info
 	quota   Quota // of its key, when last seen; for resumes that no key asks for
@@ -55,6 +58,10 @@ type sandbox struct {
 // run is one sandbox's processes, from a start or a resume to a pause or the end.
 // Its fields are set before the sandbox is seen running.
 type run struct {
+	// id names the run to the engine, and the folder with what belongs to it: the
+	// sandbox's own, or that of the shell it was started in.
+	id       string
+	lock     *os.File // of the folder of a shell; nil for the sandbox's own
 	network  Network
 	instance engine.Instance
 	agent    *agentClient
@@ -128,12 +135,12 @@ func (s *sandbox) goneError() error {
 	return &GoneError{ID: s.id, Reason: s.snapshotInfo().Reason}
 }
 
-// condemn says that the sandbox is to end, and why. It is false when that was said
-// before.
-func (s *sandbox) condemn(reason string) bool {
+// condemn says that the sandbox is to end, and why; with ifOverdue only when its
+// time is over. It is false when it does not, or when that was said before.
+func (s *sandbox) condemn(reason string, ifOverdue bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.doomed.Err() != nil {
+	if s.doomed.Err() != nil || ifOverdue && !s.overdueLocked() {
 		return false
 	}
 	s.info.Reason = reason
@@ -236,26 +243,38 @@ func (s *sandbox) setRun(r *run) {
 func (s *sandbox) running() (*run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch s.info.State {
-	case Running:
-		return s.run, nil
-	case Pausing, Paused:
-		return nil, fmt.Errorf("sandbox %s: %w", s.id, ErrPaused)
-	case Resuming:
-		return nil, fmt.Errorf("sandbox %s: %w", s.id, ErrBusy)
-	}
-	return nil, &GoneError{ID: s.id, Reason: s.info.Reason}
+	return s.run, s.mustRunLocked()
 }
 
-func (s *sandbox) setTimeout(d time.Duration, extendOnly bool, expire func()) Info {
+func (s *sandbox) mustRunLocked() error {
+	switch {
+	case s.doomed.Err() != nil:
+		return &GoneError{ID: s.id, Reason: s.info.Reason}
+	case s.info.State == Running:
+		return nil
+	case s.info.State == Resuming:
+		return fmt.Errorf("sandbox %s: %w", s.id, ErrBusy)
+	case s.info.State == Pausing, s.info.State == Paused:
+		return fmt.Errorf("sandbox %s: %w", s.id, ErrPaused)
+	}
+	return &GoneError{ID: s.id, Reason: s.info.Reason}
+}
+
+// setTimeout gives a running sandbox another end. A timer that has fired already
+// asks whether the sandbox is overdue when its turn comes, and it is not any more.
+func (s *sandbox) setTimeout(d time.Duration, extendOnly bool, expire func()) (Info, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.mustRunLocked(); err != nil {
+		return Info{}, err
+	}
 	endAt := time.Now().UTC().Add(d)
-	if s.info.State == Running && (!extendOnly || endAt.After(s.info.EndAt)) && s.timer.Stop() {
+	if !extendOnly || endAt.After(s.info.EndAt) {
+		s.timer.Stop()
 		s.info.EndAt = endAt
 		s.timer = time.AfterFunc(d, expire)
 	}
-	return s.infoLocked()
+	return s.infoLocked(), nil
 }
 
 // overdue tells whether the time of a run is over, and not because it was given
@@ -263,6 +282,10 @@ func (s *sandbox) setTimeout(d time.Duration, extendOnly bool, expire func()) In
 func (s *sandbox) overdue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.overdueLocked()
+}
+
+func (s *sandbox) overdueLocked() bool {
 	return s.info.State == Running && !time.Now().Before(s.info.EndAt)
 }
 
@@ -278,6 +301,7 @@ type details struct {
 	Template     store.Template `json:"template"`
 	Quota        Quota          `json:"quota,omitzero"`
 	From         source         `json:"from"`
+	Run          string         `json:"run,omitempty"` // id of the run there is, when it is not the sandbox's
 	Saved        *savedState    `json:"saved,omitempty"`
 }
 
@@ -293,10 +317,14 @@ func (s *sandbox) record(kept bool) store.Sandbox {
 	case Resuming:
 		state = Paused
 	}
+	runID := ""
+	if s.run != nil && s.run.id != s.id && state == Running {
+		runID = s.run.id
+	}
 	data, err := json.Marshal(details{
 		Kept: kept, Lifecycle: s.info.Lifecycle, Network: s.info.Network, TrafficToken: s.info.TrafficToken,
 		ExecutionID: s.info.ExecutionID, Timeout: s.timeout, Template: s.template, Quota: s.quota,
-		From: s.from, Saved: s.saved,
+		From: s.from, Run: runID, Saved: s.saved,
 	})
 	if err != nil {
 		panic(err) // strings, numbers and times always encode
@@ -348,6 +376,9 @@ func fromRecord(record store.Sandbox, d details) *sandbox {
 		Lifecycle:    d.Lifecycle,
 		Network:      d.Network,
 		TrafficToken: d.TrafficToken,
+	}
+	if s.info.State == Running {
+		s.run = newRun(cmp.Or(d.Run, s.id))
 	}
 	return s
 }

@@ -73,6 +73,9 @@ type Config struct {
 	// what it returns is the step's context and is called at its end. Nil is nobody.
 	OnStep func(ctx context.Context, step string) (context.Context, func(error))
 	Log    *slog.Logger
+	// Pool is how many shells (see pool) wait for each kind of sandbox that was started
+	// lately; 0 is none.
+	Pool int
 	// Keep makes sandboxes outlive the process: Leave and a crash leave them running,
 	// and the next manager with Keep on the data folder adopts them. One manager with
 	// Keep at a time has a data folder.
@@ -102,7 +105,9 @@ type Manager struct {
 
 	cpuTime atomic.Int64 // nanoseconds that sandboxes have used
 
-	inUse map[string]int // snapshots that sandboxes are starting from
+	inUse    map[string]int  // snapshots that sandboxes are starting from
+	unwanted map[string]bool // those of them that go when nothing starts from them any more
+	pool     *pool
 
 	snapshots sync.Mutex // held while one is added or removed
 }
@@ -131,7 +136,9 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 		gone:     map[string]string{},
 		rates:    map[string]*rate.Limiter{},
 		inUse:    map[string]int{},
+		unwanted: map[string]bool{},
 	}
+	m.pool = newPool(m)
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if len(config.CABundle) > 0 {
 		m.caHash = hashOf(config.CABundle)
@@ -202,6 +209,7 @@ func (m *Manager) close(each func(s *sandbox) error) error {
 	m.cancel() // changes under way undo themselves; no new ones are admitted
 	m.mu.Unlock()
 	m.work.Wait()
+	m.pool.close()
 	all := m.all()
 	errs := make([]error, len(all))
 	var wait sync.WaitGroup
@@ -232,6 +240,9 @@ func (m *Manager) letGo(ctx context.Context, s *sandbox) error {
 		r.agent.close()
 		r.instance.Detach()
 		err = errors.Join(err, r.network.Detach())
+		if r.lock != nil {
+			err = errors.Join(err, r.lock.Close())
+		}
 	}
 	m.closeHistory(s)
 	if s.lock != nil {
@@ -342,7 +353,10 @@ func (m *Manager) SetTimeout(id string, d time.Duration, extendOnly bool) (Info,
 	if err != nil {
 		return Info{}, err
 	}
-	info := s.setTimeout(d, extendOnly, func() { m.expire(s) })
+	info, err := s.setTimeout(d, extendOnly, func() { m.expire(s) })
+	if err != nil {
+		return Info{}, err
+	}
 	if err := m.record(m.ctx, s); err != nil {
 		return info, err
 	}
@@ -355,7 +369,9 @@ func (m *Manager) expire(s *sandbox) {
 	info := s.snapshotInfo()
 	why := "its timeout passed at " + info.EndAt.Format(time.RFC3339)
 	if !info.Lifecycle.PauseOnTimeout {
-		m.end(context.Background(), s, why)
+		if s.condemn(why, true) {
+			m.endCondemned(context.Background(), s, why)
+		}
 		return
 	}
 	err := m.pause(context.Background(), s, info.Lifecycle.DiskOnly, why, s.overdue)
@@ -465,7 +481,7 @@ func (m *Manager) start(ctx context.Context, s *sandbox) error {
 	if s.from.CA != m.caHash {
 		init.CABundle = m.config.CABundle
 	}
-	if _, err := m.claimDir(s); err != nil {
+	if err := m.claimDir(s); err != nil {
 		return err
 	}
 	if err := m.boot(bootCtx, s, init); err != nil {
@@ -508,7 +524,7 @@ func (m *Manager) fail(ctx context.Context, s *sandbox, cause error) {
 // end takes a sandbox down, running or paused, and returns when nothing is left
 // of it, whoever began it.
 func (m *Manager) end(ctx context.Context, s *sandbox, reason string) error {
-	if !s.condemn(reason) {
+	if !s.condemn(reason, false) {
 		select {
 		case <-s.ended:
 			return nil
@@ -516,6 +532,10 @@ func (m *Manager) end(ctx context.Context, s *sandbox, reason string) error {
 			return ctx.Err()
 		}
 	}
+	return m.endCondemned(ctx, s, reason)
+}
+
+func (m *Manager) endCondemned(ctx context.Context, s *sandbox, reason string) error {
 	s.changing <- struct{}{} // a change under way has been told to give up
 	defer func() { <-s.changing }()
 	if err := s.setState(Ending); err != nil {
@@ -581,6 +601,8 @@ func (m *Manager) rememberGoneLocked(id, reason string) {
 
 // record writes the sandbox's durable record.
 func (m *Manager) record(ctx context.Context, s *sandbox) error {
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	if err := m.config.Store.PutSandbox(context.WithoutCancel(ctx), s.record(m.config.Keep)); err != nil {
 		return fmt.Errorf("write record of %s: %w", s.id, err)
 	}

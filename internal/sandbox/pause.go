@@ -331,6 +331,9 @@ func (m *Manager) letRun(ctx context.Context, s *sandbox, timeout time.Duration)
 		return err
 	}
 	go m.watch(s, s.present())
+	if s.from.memory != "" {
+		m.pool.want(kindOf(s))
+	}
 	return nil
 }
 
@@ -367,8 +370,24 @@ func (m *Manager) endRun(ctx context.Context, s *sandbox) error {
 	if err := r.stop(ctx); err != nil {
 		return err
 	}
+	if err := m.removeRun(r, s.id); err != nil {
+		return err
+	}
 	s.setRun(nil)
-	return os.RemoveAll(m.engineDir(s.id))
+	return nil
+}
+
+// removeRun removes the files of a run that has ended.
+func (m *Manager) removeRun(r *run, sandboxID string) error {
+	if r.id == sandboxID {
+		return os.RemoveAll(m.engineDir(r.id))
+	}
+	err := os.RemoveAll(m.sandboxDir(r.id))
+	if r.lock != nil {
+		err = errors.Join(err, r.lock.Close())
+		r.lock = nil
+	}
+	return err
 }
 
 // leave ends the watching of a run.

@@ -503,3 +503,45 @@ func TestQuotas(t *testing.T) {
 	require.True(t, strings.Contains(err.Error(), "max-create-rate"))
 	require.NoError(t, w.Manager.Kill(t.Context(), third.ID, ""))
 }
+
+// A snapshot takes its time; a timer that fires meanwhile must not win over the
+// time that was given before its turn came.
+func TestTimeGivenWhileTheTimerWaitsForItsTurnCounts(t *testing.T) {
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	w := sandboxtest.New(t, afterRestore(func(i engine.Instance) (engine.Instance, error) { return waitingCheckpoint{i, begun, goOn}, nil }))
+	for _, lifecycle := range []sandbox.Lifecycle{{}, {PauseOnTimeout: true}} {
+		info, err := w.Manager.Create(t.Context(), sandbox.CreateRequest{Template: sandboxtest.Warm, Timeout: time.Minute, Lifecycle: lifecycle})
+		require.NoError(t, err)
+		saved := make(chan error, 1)
+		go func() {
+			_, err := w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{})
+			saved <- err
+		}()
+		receive(t, begun)
+		if lifecycle.PauseOnTimeout { // a kill does not wait
+			_, err = w.Manager.SetTimeout(info.ID, time.Millisecond, false)
+			require.NoError(t, err)
+			time.Sleep(50 * time.Millisecond) // the timer fires
+		}
+		_, err = w.Manager.SetTimeout(info.ID, time.Hour, true)
+		require.NoError(t, err)
+		goOn <- struct{}{}
+		require.NoError(t, receive(t, saved))
+		now, err := w.Manager.Get(info.ID)
+		require.NoError(t, err)
+		require.Equal(t, sandbox.Running, now.State)
+		require.WithinDuration(t, time.Now().Add(time.Hour), now.EndAt, time.Minute)
+		w.Run(t, info, "echo")
+	}
+}
+
+type waitingCheckpoint struct {
+	engine.Instance
+	begun, goOn chan struct{}
+}
+
+func (i waitingCheckpoint) Checkpoint(ctx context.Context, to string) error {
+	i.begun <- struct{}{}
+	<-i.goOn
+	return i.Instance.Checkpoint(ctx, to)
+}

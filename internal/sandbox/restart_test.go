@@ -14,13 +14,14 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/sandbox/sandboxtest"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
 // reopen opens a manager that keeps sandboxes, as the next server does. In the end
 // it is closed with all of them.
-func reopen(t *testing.T, dir string) *sandboxtest.World {
+func reopen(t *testing.T, dir string, options ...sandboxtest.Option) *sandboxtest.World {
 	t.Helper()
-	w, err := sandboxtest.Open(t.Context(), dir, sandboxtest.Keep)
+	w, err := sandboxtest.Open(t.Context(), dir, append(options, sandboxtest.Keep)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close(context.Background()) })
 	return w
@@ -67,6 +68,7 @@ func TestKilledServersSandboxesAreTakenOver(t *testing.T) {
 	require.NoError(t, w.Manager.Pause(t.Context(), ids[1], false))
 	leave(t, w)
 	kill(t, pid)
+	require.Eventually(t, func() bool { return !alive(pid) }, patience, tick)
 	w = reopen(t, dir)
 	_, err = w.Manager.Get(ids[0])
 	require.ErrorContains(t, err, "while there was no server")
@@ -177,4 +179,48 @@ func TestOneBrokenSandboxKeepsNobodyFromTheOthers(t *testing.T) {
 	w = reopen(t, dir)
 	resume(t, w, broken.ID)
 	w.Run(t, broken, "echo")
+}
+
+func TestServerRemovesWhatAKilledOneWasSaving(t *testing.T) {
+	dir := sandboxtest.NewDir(t)
+	w := reopen(t, dir)
+	info := w.Create(t, sandboxtest.Warm)
+	snapshot, err := w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{})
+	require.NoError(t, err)
+	leave(t, w)
+	snapshots := filepath.Join(dir, "snapshots")
+	for _, left := range []string{"of-ikilled", "of-ikilled.partial", "fork-ikilled.partial"} {
+		require.NoError(t, os.Mkdir(filepath.Join(snapshots, left), 0o700))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(snapshots, "fork-ikilled.lock"), nil, 0o600))
+	w = reopen(t, dir)
+	left, err := filepath.Glob(filepath.Join(snapshots, "*ikilled*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	again := w.Create(t, snapshot.ID)
+	w.Run(t, again, "echo")
+}
+
+func TestSavedStateThatNoRecordNamesIsNotThrownAway(t *testing.T) {
+	dir := sandboxtest.NewDir(t)
+	w := reopen(t, dir)
+	info := w.Create(t, sandboxtest.Warm)
+	startRemembering(t, w, info)
+	remember(t, w, info.ID, "a")
+	before, err := w.Store.Sandbox(t.Context(), info.ID)
+	require.NoError(t, err)
+	require.NoError(t, w.Manager.Pause(t.Context(), info.ID, false))
+	leave(t, w)
+	// As if the server had been killed before it wrote down that the sandbox is paused.
+	records, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
+	require.NoError(t, err)
+	require.NoError(t, records.PutSandbox(t.Context(), before))
+	require.NoError(t, records.Close())
+
+	w = reopen(t, dir)
+	paused, err := w.Manager.Get(info.ID)
+	require.NoError(t, err)
+	require.Equal(t, sandbox.Paused, paused.State)
+	resume(t, w, info.ID)
+	require.Equal(t, "ab", remember(t, w, info.ID, "b"))
 }

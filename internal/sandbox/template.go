@@ -193,7 +193,7 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 	s.info.AccessToken = ""
 	init := s.init()
 	init.CABundle = m.config.CABundle
-	if _, err := m.claimDir(s); err != nil {
+	if err := m.claimDir(s); err != nil {
 		return err
 	}
 	if err := m.boot(ctx, s, init); err != nil {
@@ -308,6 +308,32 @@ func (m *Manager) prune(ctx context.Context) error {
 		m.pruneSnapshots(snapshots),
 		m.config.Engine.Prune(func(version string) bool { return engines[version] }),
 	)
+}
+
+// sweepSnapshots removes what a server that was killed was just saving. It is
+// called when there is no server yet that could be.
+func (m *Manager) sweepSnapshots(ctx context.Context) error {
+	templates, err := m.config.Store.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, t := range templates {
+		wanted[t.Snapshot] = true
+	}
+	entries, err := os.ReadDir(m.snapshotDir(""))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		name := entry.Name()
+		ours := strings.HasPrefix(name, forkPrefix) || strings.HasPrefix(name, snapshotPrefix)
+		if ours && !wanted[name] {
+			errs = append(errs, os.RemoveAll(m.snapshotDir(name)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (m *Manager) pruneSnapshots(wanted map[string]bool) error {

@@ -162,8 +162,20 @@ func (e *Engine) Start(ctx context.Context, spec engine.Spec) (engine.Instance, 
 	return e.launch(ctx, spec, "run", args...)
 }
 
+// Prepare starts a sentry that waits to be told what to restore.
+func (e *Engine) Prepare(ctx context.Context, spec engine.Spec) error {
+	output, err := e.start(ctx, spec, "create")
+	if err != nil {
+		return err
+	}
+	return output.Close() // nobody writes before the restore
+}
+
 // Restore continues an instance from a checkpoint.
 func (e *Engine) Restore(ctx context.Context, spec engine.Spec, from string) (engine.Instance, error) {
+	if pid, err := readPID(filepath.Join(spec.Dir, pidName)); err == nil && e.group(spec.ID).holds(pid) {
+		return e.restoreInto(ctx, spec, pid, from)
+	}
 	return e.launch(ctx, spec, "restore", "--detach", "--image-path="+from)
 }
 
@@ -197,9 +209,46 @@ func (e *Engine) group(id string) group {
 	return group{hierarchy: e.cgroup, path: e.scopePath() + "/" + id}
 }
 
+// restoreInto restores into the sentry that Prepare started.
+func (e *Engine) restoreInto(ctx context.Context, spec engine.Spec, pid int, from string) (_ engine.Instance, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.clear(context.WithoutCancel(ctx), spec.ID, spec.Dir))
+		}
+	}()
+	output, err := openOutput(spec)
+	if err != nil {
+		return nil, fmt.Errorf("open output of %s: %w", spec.ID, err)
+	}
+	if err := e.runsc(ctx, spec, nil, "restore", "--detach", "--image-path="+from, spec.ID); err != nil {
+		output.Close()
+		return nil, fmt.Errorf("restore %s: %w", spec.ID, err)
+	}
+	return e.watch(spec, e.group(spec.ID), pid, output)
+}
+
 // launch runs one runsc command that leaves a sandbox behind, and takes charge
 // of that sandbox.
-func (e *Engine) launch(ctx context.Context, spec engine.Spec, command string, args ...string) (_ engine.Instance, err error) {
+func (e *Engine) launch(ctx context.Context, spec engine.Spec, command string, args ...string) (engine.Instance, error) {
+	output, err := e.start(ctx, spec, command, args...)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := readPID(filepath.Join(spec.Dir, pidName))
+	if err != nil {
+		output.Close()
+		return nil, errors.Join(fmt.Errorf("%s %s: %w", command, spec.ID, err), e.clear(context.WithoutCancel(ctx), spec.ID, spec.Dir))
+	}
+	i, err := e.watch(spec, e.group(spec.ID), pid, output)
+	if err != nil {
+		return nil, errors.Join(err, e.clear(context.WithoutCancel(ctx), spec.ID, spec.Dir))
+	}
+	return i, nil
+}
+
+// start runs one runsc command that leaves a sentry behind, and returns the
+// reading end of its output.
+func (e *Engine) start(ctx context.Context, spec engine.Spec, command string, args ...string) (_ *os.File, err error) {
 	group := e.group(spec.ID)
 	if err := writeBundle(spec, group.path); err != nil {
 		return nil, fmt.Errorf("write bundle of %s: %w", spec.ID, err)
@@ -223,12 +272,7 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, command string, a
 		output.read.Close()
 		return nil, fmt.Errorf("%s %s: %w", command, spec.ID, err)
 	}
-	pid, err := readPID(pidFile)
-	if err != nil {
-		output.read.Close()
-		return nil, fmt.Errorf("%s %s: %w", command, spec.ID, err)
-	}
-	return e.watch(spec, group, pid, output.read)
+	return output.read, nil
 }
 
 // Adopt takes charge of an instance whose sentry still runs.

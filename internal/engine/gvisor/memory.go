@@ -196,7 +196,13 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 	limit := i.spec.Limits.MemoryBytes
 	room := int64(reserveMemory)
 	ctx, cancel := context.WithTimeout(ctx, reliefPatience)
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	defer cancel()
+	// One call at a time, beside this loop: the agent may need the room that is made
+	// here to answer at all.
+	answered := make(chan struct{}, 1)
+	answered <- struct{}{}
 	var asked time.Time // when relief was asked for last
 	var usedThen int64  // and what was used then
 	for round := 0; ; round++ {
@@ -212,8 +218,15 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 		}
 		grows := used > usedThen+reserveMemory/2
 		if i.spec.OnPressure != nil && used >= limit*7/8 && (grows || time.Since(asked) > reliefEffect) {
-			i.spec.OnPressure(ctx, engine.Pressure{UsedBytes: used, LimitBytes: limit})
-			asked, usedThen = time.Now(), used
+			select {
+			case <-answered:
+				asking.Go(func() {
+					i.spec.OnPressure(ctx, engine.Pressure{UsedBytes: used, LimitBytes: limit})
+					answered <- struct{}{}
+				})
+				asked, usedThen = time.Now(), used
+			default:
+			}
 		}
 		if used > limit+engineMemory+room*3/4 {
 			room = min(room+reserveMemory/2, 4*reserveMemory) // the agent itself may be standing still

@@ -115,7 +115,8 @@ class Server:
 def traces(data):
     """What the sandboxes of a data folder, living and ended, have on this
     machine now: processes, mounts, cgroups, network namespaces and folders.
-    Other servers and their sandboxes do not count, nor does data's server."""
+    Other servers and their sandboxes do not count, nor does data's server and
+    what it keeps ready for the next sandbox."""
     marks = [ended["id"] for ended in as_json("sandbox", "list", "--all", "--data", str(data))] + [f"{data}/sandboxes/"]
     pattern = re.compile("|".join(re.escape(mark) for mark in marks))
     found = {f"folder {name}" for name in os.listdir(data / "sandboxes") if not name.startswith(".")}
@@ -123,14 +124,15 @@ def traces(data):
         with contextlib.suppress(OSError):
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if pattern.search(command + (process / "cgroup").read_text()):
-                found.add(f"process {process.name} {command[:80]}")
+                found.add(f"process {process.name} {command}")
     for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
         if pattern.search(line):
             found.add(f"mount {line}")
     for root in ("/sys/fs/cgroup", "/run/netns", "/var/run/netns", "/run/tombolo"):
         for folder, children, files in os.walk(root):
             found |= {f"{folder}/{name}" for name in children + (files if "cgroup" not in root else []) if pattern.search(name)}
-    return found
+    ready = [name for name in os.listdir(data / "sandboxes") if (data / "sandboxes" / name / "shell").exists()]
+    return {trace for trace in found if not any(name in trace for name in ready)}
 
 
 def expect_nothing_left(data, within=10):
