@@ -1,8 +1,10 @@
 """Snapshots and forks of running sandboxes."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
+import pathlib
 import time
 import uuid
 
@@ -160,6 +162,24 @@ def test_snapshots_are_listed_and_deleted(new_box, snapshot_of):
     with pytest.raises(SandboxException):
         Sandbox.create(first.snapshot_id).kill()
     assert new_box(second.snapshot_id).commands.run("echo on").stdout == "on\n"
+
+
+def test_a_snapshot_deleted_while_it_is_used_leaves_nothing(new_box):
+    folder = pathlib.Path(os.environ["TOMBOLO_DATA"]) / "snapshots"
+
+    def kept():
+        return {entry.name for entry in folder.iterdir() if entry.is_dir()}
+
+    sandbox, before = new_box(), kept()
+    for _ in range(5):
+        snapshot = sandbox.create_snapshot()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            child = pool.submit(Sandbox.create, snapshot.snapshot_id, timeout=60)
+            eventually(lambda: child.done() or sandbox.is_running(), 5, "the create is on its way")
+            assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+            with contextlib.suppress(SandboxException):  # It may come too late.
+                child.result().kill()
+    eventually(lambda: kept() <= before, 10, "the snapshots are removed")
 
 
 def test_a_template_of_the_machine_is_not_deleted_as_a_snapshot(new_box):
