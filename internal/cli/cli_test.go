@@ -29,6 +29,8 @@ func TestWrongCommandLines(t *testing.T) {
 		{[]string{"sandbox", "nonsense"}, "unknown command"},
 		{[]string{"serve", "extra"}, "unknown command"},
 		{[]string{"serve", "--nonsense"}, "unknown flag"},
+		{[]string{"serve", "--pool", "-1"}, "--pool must be 0 or more"},
+		{[]string{"serve", "--on-stop", "maybe"}, "use keep or end"},
 		{[]string{"run"}, "at least 1 arg"},
 		{[]string{"run"}, "see `tombolo run --help`"}, // where to look
 		{[]string{"sandbox", "nonsense"}, "see `tombolo sandbox --help`"},

@@ -68,6 +68,9 @@ func serve(ctx context.Context, c config) (err error) {
 	if c.OnStop != onStopKeep && c.OnStop != onStopEnd {
 		return fmt.Errorf("--on-stop %q: use %s or %s", c.OnStop, onStopKeep, onStopEnd)
 	}
+	if c.Pool < 0 {
+		return fmt.Errorf("--pool must be 0 or more, not %d", c.Pool)
+	}
 	if err := needRoot(); err != nil {
 		return err
 	}
