@@ -16,7 +16,8 @@ func newEnv() *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print the variables that point the E2B clients to the server",
-		Long: `Print export lines for a shell:
+		Long: `Print export lines for a shell: the key "default", the server's address and, where
+it has one, the domain that sandboxes have names below.
 
   eval "$(tombolo env)"`,
 		Args: cobra.NoArgs,

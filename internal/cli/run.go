@@ -59,7 +59,7 @@ missing is built first.
 	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the template's)")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the template's)")
-	cmd.Flags().BoolVar(&offline, "offline", false, "no network")
+	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")
 	return cmd
 }
 
