@@ -214,7 +214,11 @@ func (c *core) pruneImages(ctx context.Context, recipe, current string) error {
 	if err != nil {
 		return err
 	}
-	wanted := map[string]bool{current: true}
+	wanted, err := c.manager.ImagesInUse(ctx)
+	if err != nil {
+		return err
+	}
+	wanted[current] = true
 	for _, t := range templates {
 		wanted[t.Image] = true
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,6 +32,7 @@ const agentMount = "/.tombolo"
 type source struct {
 	Agent  string `json:"agent"`        // folder below agents/; a snapshot's memory holds pages of that program
 	Engine string `json:"engine"`       // Engine.Version
+	Image  string `json:"image"`        // imageStamp of the image
 	CA     string `json:"ca,omitempty"` // hash of the trust store inside
 
 	memory string // folder to restore from
@@ -41,27 +43,58 @@ type source struct {
 // engine that wrote it. Where that is gone a template that was built boots from
 // its image, slower, until it is built again; the snapshot of a sandbox cannot.
 func (m *Manager) sourceOf(t store.Template) (source, error) {
+	stamp := m.imageStamp(t.Image)
+	if t.SourceSandbox != "" && stamp != t.ImageStamp {
+		return source{}, fmt.Errorf("the image %s of snapshot %s is not on this machine any more, or was made again", t.Image, t.ID)
+	}
 	if t.DiskOnly && m.config.Engine.Has(t.EngineHash) {
 		return source{
-			Agent: filepath.Base(m.agentDir), Engine: t.EngineHash,
+			Agent: filepath.Base(m.agentDir), Engine: t.EngineHash, Image: stamp,
 			disk: filepath.Join(m.snapshotDir(t.Snapshot), diskName),
 		}, nil
 	}
 	if t.Snapshot != "" && !t.DiskOnly && m.config.Engine.Has(t.EngineHash) {
 		return source{
-			Agent: t.AgentHash, Engine: t.EngineHash, CA: m.snapshotCA(t.Snapshot),
+			Agent: t.AgentHash, Engine: t.EngineHash, Image: stamp, CA: m.snapshotCA(t.Snapshot),
 			memory: filepath.Join(m.snapshotDir(t.Snapshot), memoryName),
 		}, nil
 	}
 	if t.SourceSandbox != "" {
 		return source{}, fmt.Errorf("snapshot %s was written by engine version %q, whose program is not on this machine any more", t.ID, t.EngineHash)
 	}
-	return m.coldSource(), nil
+	return m.coldSource(t), nil
 }
 
 // coldSource boots an image with what this program has.
-func (m *Manager) coldSource() source {
-	return source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version()}
+func (m *Manager) coldSource(t store.Template) source {
+	return source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version(), Image: m.imageStamp(t.Image)}
+}
+
+// imageStamp tells an image from one that was made again under the same name: what
+// was saved of a sandbox fits the very file it ran from. Empty when there is none.
+func (m *Manager) imageStamp(name string) string {
+	info, err := os.Stat(m.imagePath(name))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", info.Size(), info.ModTime().Unix())
+}
+
+// ImagesInUse names the images that sandboxes, running or paused, were started
+// from.
+func (m *Manager) ImagesInUse(ctx context.Context) (map[string]bool, error) {
+	records, err := m.config.Store.Sandboxes(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	images := map[string]bool{}
+	for _, record := range records {
+		var d details
+		if json.Unmarshal(record.Data, &d) == nil {
+			images[d.Template.Image] = true
+		}
+	}
+	return images, nil
 }
 
 // boot makes a run and returns when its agent has been told who it is. On error
@@ -144,6 +177,7 @@ func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
 	return m.step(ctx, stepEngine, func(ctx context.Context) error {
 		if s.from.memory != "" {
 			r.instance, err = m.config.Engine.Restore(ctx, spec, s.from.memory)
+			r.restored = time.Now()
 		} else {
 			spec.Disk = s.from.disk
 			r.instance, err = m.config.Engine.Start(ctx, spec)

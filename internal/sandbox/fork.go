@@ -120,12 +120,15 @@ func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string, diskO
 	shared := &sharedState{m: m, name: name, from: s.from, lock: lock}
 	partial := m.snapshotDir(name + partialSuffix)
 	shared.from.memory, shared.from.disk = filepath.Join(partial, memoryName), ""
-	err = os.Mkdir(partial, 0o711)
+	err = os.Mkdir(partial, 0o700)
 	if err == nil {
 		err = m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, diskOnly) })
 	}
 	if err != nil {
 		shared.discard()
+		if s.isEnding(r) {
+			return nil, s.goneError()
+		}
 		return nil, err
 	}
 	return shared, nil
@@ -219,6 +222,7 @@ func (s *sandbox) asTemplate(req SnapshotRequest, shared *sharedState) store.Tem
 	t.ID, t.Name, t.KeyID, t.CreatedAt = newID()[1:], req.Name, s.keyID, time.Now().UTC()
 	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
 	t.Snapshot, t.AgentHash, t.EngineHash = shared.name, shared.from.Agent, shared.from.Engine
+	t.ImageStamp = shared.from.Image
 	t.SourceSandbox, t.DiskOnly, t.RecipeHash = s.id, req.DiskOnly, ""
 	t.EnvVars = maps.Clone(t.EnvVars)
 	if t.EnvVars == nil {

@@ -65,6 +65,7 @@ type run struct {
 	network  Network
 	instance engine.Instance
 	agent    *agentClient
+	restored time.Time     // when it was restored; zero when it booted or was adopted
 	left     chan struct{} // closed when nobody watches it any more
 }
 
@@ -133,6 +134,27 @@ func (s *sandbox) change(ctx context.Context, manager context.Context) (_ contex
 
 func (s *sandbox) goneError() error {
 	return &GoneError{ID: s.id, Reason: s.snapshotInfo().Reason}
+}
+
+// deathGrace is how long the death of an engine may take to be noticed.
+const deathGrace = 200 * time.Millisecond
+
+// isEnding tells whether a change failed because the sandbox ends: somebody wants
+// it to, or its processes have died, which the one who watches them is noticing.
+func (s *sandbox) isEnding(r *run) bool {
+	select {
+	case <-s.doomed.Done():
+		return true
+	case <-r.instance.Done():
+	case <-time.After(deathGrace):
+		return false
+	}
+	select {
+	case <-s.doomed.Done():
+		return true
+	case <-time.After(10 * deathGrace):
+		return false
+	}
 }
 
 // condemn says that the sandbox is to end, and why; with ifOverdue only when its

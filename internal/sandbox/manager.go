@@ -399,6 +399,32 @@ func (m *Manager) Dial(ctx context.Context, id string, port uint16) (net.Conn, e
 	if port == 0 || port == hostapi.HostPort {
 		return nil, ErrPortClosed
 	}
+	for {
+		conn, err := r.dial(ctx, port)
+		if !errors.Is(err, ErrPortClosed) || time.Since(r.restored) > listenGrace {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-r.left: // the run is over: say how
+			if _, _, err := m.findRunning(id); err != nil {
+				return nil, err
+			}
+			return nil, ErrPortClosed
+		case <-time.After(listenEvery):
+		}
+	}
+}
+
+// A restored sandbox's sockets listen again one after the other, in the first
+// moments of its run: a port that refuses then is asked again.
+const (
+	listenGrace = 500 * time.Millisecond
+	listenEvery = 5 * time.Millisecond
+)
+
+func (r *run) dial(ctx context.Context, port uint16) (net.Conn, error) {
 	conn, err := r.network.DialContext(ctx, port)
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return conn, err

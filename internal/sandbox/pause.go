@@ -59,9 +59,15 @@ func (m *Manager) pause(ctx context.Context, s *sandbox, diskOnly bool, why stri
 	if err == nil {
 		err = m.commitPause(ctx, s, saved, why)
 	}
+	if err != nil && s.isEnding(r) {
+		return s.goneError()
+	}
 	if err != nil {
 		r.network.Release()
 		s.goOn(pauseAgain, func() { m.expire(s) })
+		if m.ctx.Err() != nil {
+			return fmt.Errorf("pause sandbox %s: it runs on: %w", s.id, errStopping)
+		}
 		s.log.warn("lifecycle", "could not be paused and runs on: "+err.Error())
 		return fmt.Errorf("pause sandbox %s: it runs on: %w", s.id, err)
 	}
@@ -243,6 +249,12 @@ func (m *Manager) resume(ctx context.Context, s *sandbox, req ResumeRequest) (re
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, m.endRun(ctx, s))
 		s.setState(Paused)
+		if s.doomed.Err() != nil {
+			return false, s.goneError()
+		}
+		if m.ctx.Err() != nil {
+			return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, errStopping)
+		}
 		s.log.warn("lifecycle", "could not be resumed and is still paused: "+err.Error())
 		m.config.Log.Error("resume failed", "sandbox", s.id, "error", err, "agent", s.log.tail(20))
 		return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, err)
@@ -276,13 +288,16 @@ func (m *Manager) bringBack(ctx context.Context, s *sandbox, req ResumeRequest) 
 		}
 	}
 	saved := *s.saved
+	if stamp := m.imageStamp(s.template.Image); stamp != s.from.Image {
+		return fmt.Errorf("the image %s it was started from is not on this machine any more, or was made again", s.template.Image)
+	}
 	dir := filepath.Join(m.sandboxDir(s.id), saved.Name)
 	patience := startPatience + time.Duration(saved.Bytes>>30)*patiencePerGiB
 	startCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	init := s.init()
 	if saved.DiskOnly {
-		s.from = source{Agent: filepath.Base(m.agentDir), Engine: s.from.Engine, disk: filepath.Join(dir, diskName)}
+		s.from = source{Agent: filepath.Base(m.agentDir), Engine: s.from.Engine, Image: s.from.Image, disk: filepath.Join(dir, diskName)}
 		init.CABundle = m.config.CABundle
 	} else {
 		s.from.memory = filepath.Join(dir, memoryName)

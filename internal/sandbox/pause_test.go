@@ -290,7 +290,9 @@ func TestKillDoesNotWaitForAPause(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, sandbox.Pausing, state.State)
 	require.NoError(t, w.Manager.Kill(t.Context(), info.ID, "at once"))
-	require.Error(t, receive(t, paused))
+	err = receive(t, paused)
+	require.ErrorIs(t, err, sandbox.ErrNotFound)
+	require.ErrorContains(t, err, "at once")
 	require.Empty(t, w.Leftovers())
 }
 
@@ -461,6 +463,51 @@ func TestForkOfOneThatIsPausedLeavesNoTrace(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, records)
 	require.Len(t, w.Manager.List(sandbox.Filter{}), 1)
+}
+
+func TestWhatWasSavedFitsTheVeryImageItRanFrom(t *testing.T) {
+	w := sandboxtest.New(t)
+	info := w.Create(t, sandboxtest.Warm)
+	snapshot, err := w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{})
+	require.NoError(t, err)
+	used, err := w.Manager.ImagesInUse(t.Context())
+	require.NoError(t, err)
+	require.True(t, used[snapshot.Image])
+	require.NoError(t, w.Manager.Pause(t.Context(), info.ID, false))
+	image := filepath.Join(w.Dir, "images", snapshot.Image)
+	was, err := os.Stat(image)
+	require.NoError(t, err)
+	again := filepath.Join(w.Dir, "again")
+	raw, err := os.ReadFile(image)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(again, raw, 0o644))
+	require.NoError(t, os.Chtimes(again, time.Now(), was.ModTime().Add(time.Hour)))
+	require.NoError(t, os.Rename(image, image+".old"))
+	require.NoError(t, os.Rename(again, image))
+
+	_, _, err = w.Manager.Resume(t.Context(), info.ID, sandbox.ResumeRequest{Timeout: time.Minute})
+	require.ErrorContains(t, err, "made again")
+	_, err = w.Manager.Create(t.Context(), sandbox.CreateRequest{Template: snapshot.ID, Timeout: time.Minute})
+	require.ErrorContains(t, err, "made again")
+	require.NoError(t, os.Rename(image+".old", image))
+	resume(t, w, info.ID)
+	w.Run(t, w.Create(t, snapshot.ID), "echo")
+}
+
+func TestSavedStatesAreForRootOnly(t *testing.T) {
+	w := sandboxtest.New(t)
+	info := w.Create(t, sandboxtest.Warm)
+	_, err := w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{})
+	require.NoError(t, err)
+	require.NoError(t, w.Manager.Pause(t.Context(), info.ID, false))
+	for _, pattern := range []string{"snapshots/of-*", "sandboxes/*/state-*"} {
+		found, err := filepath.Glob(filepath.Join(w.Dir, pattern))
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		about, err := os.Stat(found[0])
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o700), about.Mode().Perm(), found[0])
+	}
 }
 
 func TestQuotas(t *testing.T) {

@@ -13,15 +13,15 @@ import (
 
 // kind is what has to be equal for a sandbox to be started in a shell.
 type kind struct {
-	engine, image, agent string
-	cpus                 int
-	memory, disk         int64
-	denyInternet         bool
+	engine, image, stamp, agent string
+	cpus                        int
+	memory, disk                int64
+	denyInternet                bool
 }
 
 func kindOf(s *sandbox) kind {
 	return kind{
-		engine: s.from.Engine, image: s.template.Image, agent: s.from.Agent,
+		engine: s.from.Engine, image: s.template.Image, stamp: s.from.Image, agent: s.from.Agent,
 		cpus: s.info.CPUs, memory: s.info.MemoryBytes, disk: s.info.DiskBytes,
 		denyInternet: s.info.Network.DenyInternet,
 	}

@@ -139,7 +139,7 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
 		return err
 	}
-	if err := os.Mkdir(partial, 0o711); err != nil {
+	if err := os.Mkdir(partial, 0o700); err != nil {
 		return err
 	}
 	defer os.RemoveAll(partial)
@@ -180,7 +180,7 @@ func syncFiles(dir string) error {
 // takeSnapshot boots the template once and checkpoints it into the folder to.
 func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string, progress func(string)) (err error) {
 	s := newSandbox(CreateRequest{}, t)
-	s.from = m.coldSource()
+	s.from = m.coldSource(t)
 	defer func() {
 		if err != nil {
 			if tail := s.log.tail(20); tail != "" {

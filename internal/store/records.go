@@ -83,6 +83,8 @@ type Template struct {
 	// SourceSandbox is the sandbox a snapshot was taken of; empty for what was
 	// built from a recipe. A snapshot has its disk in it and cannot start cold.
 	SourceSandbox string `json:"sourceSandbox,omitempty"`
+	// ImageStamp tells the image the snapshot fits from one made again under its name.
+	ImageStamp string `json:"imageStamp,omitempty"`
 	// DiskOnly: the snapshot has no memory in it.
 	DiskOnly bool `json:"diskOnly,omitempty"`
 }
