@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -38,6 +39,7 @@ type ACME struct {
 	domain Domain
 	magic  *certmagic.Config
 	cache  *certmagic.Cache
+	files  *storage
 	cancel context.CancelFunc
 }
 
@@ -51,13 +53,13 @@ func OpenACME(ctx context.Context, c ACMEConfig) (*ACME, error) {
 	}
 	log := zapTo(c.Log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	a := &ACME{domain: c.Domain, cancel: cancel}
+	a := &ACME{domain: c.Domain, cancel: cancel, files: &storage{FileStorage: &certmagic.FileStorage{Path: c.Dir}, ctx: ctx}}
 	a.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return a.magic, nil },
 		Logger:           log,
 	})
 	a.magic = certmagic.New(a.cache, certmagic.Config{
-		Storage: &certmagic.FileStorage{Path: c.Dir},
+		Storage: a.files,
 		Logger:  log,
 	})
 	directory := c.Directory
@@ -99,8 +101,56 @@ func (a *ACME) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return a.magic.GetCertificate(hello)
 }
 
-// Close ends what works in the background.
+// Close ends what works in the background. No file is made after it.
 func (a *ACME) Close() {
 	a.cancel()
 	a.cache.Stop()
+	a.files.close()
+}
+
+// storage makes files until it is closed: certmagic does not wait for the jobs
+// that it began.
+type storage struct {
+	*certmagic.FileStorage
+	ctx context.Context // ends before close
+
+	mu     sync.RWMutex
+	closed bool
+}
+
+var errClosed = errors.New("the server is ending")
+
+func (s *storage) Store(ctx context.Context, key string, value []byte) error {
+	return s.unlessClosed(func() error { return s.FileStorage.Store(ctx, key, value) })
+}
+
+// Lock makes a file too, when nobody else has it any more.
+func (s *storage) Lock(ctx context.Context, name string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	return s.unlessClosed(func() error { return s.FileStorage.Lock(ctx, name) })
+}
+
+func (s *storage) TryLock(ctx context.Context, name string) (taken bool, err error) {
+	err = s.unlessClosed(func() error {
+		taken, err = s.FileStorage.TryLock(ctx, name)
+		return err
+	})
+	return taken, err
+}
+
+func (s *storage) unlessClosed(do func() error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return errClosed
+	}
+	return do()
+}
+
+func (s *storage) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 }
