@@ -101,7 +101,7 @@ type sharedState struct {
 // saveShared writes the state of a running sandbox, which stands still meanwhile.
 // The caller discards it.
 func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string, diskOnly bool) (*sharedState, error) {
-	ctx, done, err := s.change(ctx, m.ctx)
+	ctx, done, err := s.change(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -111,9 +111,10 @@ func emptySandbox(id string) *sandbox {
 }
 
 // change waits for the right to change the sandbox as a whole. The context it
-// returns ends with the manager's or when somebody wants the sandbox ended, but
-// not with ctx: half a change helps nobody. done gives the right back.
-func (s *sandbox) change(ctx context.Context, manager context.Context) (_ context.Context, done func(), err error) {
+// returns ends when somebody wants the sandbox ended, but not with ctx: half a
+// change helps nobody, and the engine does not stand one that is given up and
+// begun again. done gives the right back.
+func (s *sandbox) change(ctx context.Context) (_ context.Context, done func(), err error) {
 	select {
 	case s.changing <- struct{}{}:
 	case <-ctx.Done():
@@ -123,10 +124,8 @@ func (s *sandbox) change(ctx context.Context, manager context.Context) (_ contex
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stopDoom := context.AfterFunc(s.doomed, cancel)
-	stopManager := context.AfterFunc(manager, cancel)
 	return ctx, func() {
 		stopDoom()
-		stopManager()
 		cancel()
 		<-s.changing
 	}, nil

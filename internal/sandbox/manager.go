@@ -206,7 +206,7 @@ func (m *Manager) Leave(ctx context.Context) error {
 
 func (m *Manager) close(each func(s *sandbox) error) error {
 	m.mu.Lock()
-	m.cancel() // changes under way undo themselves; no new ones are admitted
+	m.cancel() // starts under way undo themselves, pauses come to their end; no new ones begin
 	m.mu.Unlock()
 	m.work.Wait()
 	m.pool.close()

@@ -37,7 +37,7 @@ func (m *Manager) Pause(ctx context.Context, id string, diskOnly bool) error {
 // pause saves a sandbox and ends its processes. still is asked when it is this
 // pause's turn whether it is still wanted.
 func (m *Manager) pause(ctx context.Context, s *sandbox, diskOnly bool, why string, still func() bool) error {
-	ctx, done, err := s.change(ctx, m.ctx)
+	ctx, done, err := s.change(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,9 +65,6 @@ func (m *Manager) pause(ctx context.Context, s *sandbox, diskOnly bool, why stri
 	if err != nil {
 		r.network.Release()
 		s.goOn(pauseAgain, func() { m.expire(s) })
-		if m.ctx.Err() != nil {
-			return fmt.Errorf("pause sandbox %s: it runs on: %w", s.id, errStopping)
-		}
 		s.log.warn("lifecycle", "could not be paused and runs on: "+err.Error())
 		return fmt.Errorf("pause sandbox %s: it runs on: %w", s.id, err)
 	}
@@ -229,7 +226,7 @@ func (m *Manager) resume(ctx context.Context, s *sandbox, req ResumeRequest) (re
 	if s.state() == Running {
 		return false, m.extend(s, req)
 	}
-	ctx, done, err := s.change(ctx, m.ctx)
+	ctx, done, err := s.change(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -245,6 +242,9 @@ func (m *Manager) resume(ctx context.Context, s *sandbox, req ResumeRequest) (re
 	}
 	defer m.work.Done()
 	s.setQuota(req.Quota)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.ctx, cancel)()
 	if err := m.bringBack(ctx, s, req); err != nil {
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, m.endRun(ctx, s))

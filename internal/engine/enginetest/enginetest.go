@@ -136,6 +136,24 @@ func (s Suite) Run(t *testing.T) {
 		_, err = s.Engine.Adopt(t.Context(), i.spec)
 		require.ErrorIs(t, err, engine.ErrGone)
 	})
+	t.Run("AdoptedWhileItIsSavedItIsSavedAgainAfter", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{MemoryBytes: 240 << 20}, "hold")
+		i.expect("count 5")
+		adopted, err := s.Engine.Adopt(t.Context(), i.spec)
+		require.NoError(t, err)
+		defer adopted.Detach()
+		first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
+		saved := make(chan error, 1)
+		go func() { saved <- i.Checkpoint(t.Context(), first) }()
+		require.Eventually(t, func() bool {
+			entries, err := os.ReadDir(first)
+			return err == nil && len(entries) > 0
+		}, patience(10*time.Second), time.Millisecond)
+		require.NoError(t, adopted.Checkpoint(t.Context(), second))
+		require.NoError(t, <-saved)
+		i.expect("count 20")
+		require.NoError(t, i.Stop(t.Context()))
+	})
 	t.Run("KnowsItsVersions", func(t *testing.T) {
 		require.True(t, s.Engine.Has(s.Engine.Version()))
 		require.False(t, s.Engine.Has("another"))

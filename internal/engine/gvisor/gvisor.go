@@ -290,6 +290,7 @@ func (e *Engine) Adopt(_ context.Context, spec engine.Spec) (engine.Instance, er
 	if err != nil {
 		return nil, fmt.Errorf("adopt %s: %w: %w", spec.ID, engine.ErrGone, err)
 	}
+	i.adopted = true
 	return i, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,8 @@ type instance struct {
 	group  group
 	pidfd  *os.File
 	output *os.File // the read end
+	// adopted: the process that had it may have left a runsc behind that saves it.
+	adopted bool
 
 	stopping sync.Mutex
 	stopped  bool // guarded by stopping
@@ -143,14 +146,20 @@ func (i *instance) Exit() engine.Exit {
 }
 
 func (i *instance) Checkpoint(ctx context.Context, to string) error {
-	return i.save(ctx, to, "checkpoint", "--compression=none", "--exclude-committed-zero-pages")
+	return i.save(ctx, to, checkpointCommand, "--compression=none", "--exclude-committed-zero-pages")
 }
 
 func (i *instance) CheckpointDisk(ctx context.Context, to string) error {
-	return i.save(ctx, to, "fscheckpoint")
+	return i.save(ctx, to, diskCommand)
 }
 
+// save runs one saving command. gVisor does not stand two at once: it panics.
 func (i *instance) save(ctx context.Context, to, command string, args ...string) error {
+	if i.adopted {
+		if err := i.awaitSave(ctx); err != nil {
+			return fmt.Errorf("%s %s: %w", command, i.spec.ID, err)
+		}
+	}
 	args = append(args, "--leave-running", "--image-path="+to, i.spec.ID)
 	// Saving takes memory too. Nothing inside runs meanwhile that could take the
 	// room, and nothing inside could be ended to make some.
@@ -162,6 +171,39 @@ func (i *instance) save(ctx context.Context, to, command string, args ...string)
 	}
 	return nil
 }
+
+// awaitSave waits until no runsc saves the instance that a process which is gone
+// has started.
+func (i *instance) awaitSave(ctx context.Context) error {
+	for pause := 5 * time.Millisecond; savesNow(i.spec.ID); pause = min(2*pause, 200*time.Millisecond) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it is still being saved for a server that is gone: %w", ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// savesNow tells whether there is a process "runsc … checkpoint … ID".
+func savesNow(id string) bool {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		raw, _ := os.ReadFile(file)
+		args := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
+		saves := slices.Contains(args, checkpointCommand) || slices.Contains(args, diskCommand)
+		if args[0] == "runsc" && saves && args[len(args)-1] == id {
+			return true
+		}
+	}
+	return false
+}
+
+// The commands of runsc that save.
+const (
+	checkpointCommand = "checkpoint"
+	diskCommand       = "fscheckpoint"
+)
 
 func (i *instance) Stop(ctx context.Context) error {
 	i.stopping.Lock()
