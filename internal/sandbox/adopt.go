@@ -310,7 +310,7 @@ func (m *Manager) greet(s *sandbox, r *run) {
 	defer cancel()
 	init := s.init()
 	init.Resumed, init.Entropy = true, nil
-	if err := r.agent.init(ctx, init); err != nil && m.ctx.Err() == nil {
+	if err := r.agent.init(ctx, init); err != nil && m.ctx.Err() == nil && s.state() == Running {
 		m.config.Log.Warn("the agent of a sandbox that was taken over does not answer", "sandbox", s.id, "error", err)
 	}
 }
