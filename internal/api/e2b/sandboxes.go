@@ -149,11 +149,18 @@ func (a *api) gone(r *http.Request, k store.Key, id string, err error) error {
 	if !errors.Is(err, sandbox.ErrNotFound) {
 		return err
 	}
-	record, err := a.store.Sandbox(r.Context(), id)
-	if err != nil || record.KeyID != k.ID || record.Reason == "" {
+	record, noRecord := a.store.Sandbox(r.Context(), id)
+	if noRecord != nil || record.KeyID != k.ID {
 		return notFound(id)
 	}
-	return failure(http.StatusNotFound, "sandbox '%s' not found: it ended: %s", id, record.Reason)
+	reason := record.Reason
+	if gone := (*sandbox.GoneError)(nil); record.EndedAt.IsZero() && errors.As(err, &gone) {
+		reason = gone.Reason // it is just ending, and its record has an older word
+	}
+	if reason == "" {
+		return notFound(id)
+	}
+	return failure(http.StatusNotFound, "sandbox '%s' not found: it ended: %s", id, reason)
 }
 
 func notFound(id string) error {
