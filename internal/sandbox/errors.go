@@ -13,6 +13,8 @@ var (
 	ErrPaused = errors.New("sandbox is paused")
 	// ErrBusy: the sandbox is being paused or resumed just now; ask again.
 	ErrBusy = errors.New("sandbox is in transition")
+	// ErrStopping: the server is being stopped; the next one can be asked.
+	ErrStopping = errors.New("the server is stopping")
 	// ErrAsleep: the sandbox is paused and traffic does not resume it.
 	ErrAsleep = errors.New("sandbox is paused and not resumed by traffic")
 	// ErrNotFound: no sandbox has this id.
@@ -45,7 +47,7 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("the key is at its limit of %s %s; kill some or wait, or give the key a higher one (`tombolo key update --%s`)", e.Limit, e.What, e.Flag)
+	return fmt.Sprintf("the key is at its limit of %s %s; free some or wait, or give the key a higher one (`tombolo key update --%s`)", e.Limit, e.What, e.Flag)
 }
 
 // InvalidError says what is wrong with a request.

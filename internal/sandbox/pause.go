@@ -253,7 +253,7 @@ func (m *Manager) resume(ctx context.Context, s *sandbox, req ResumeRequest) (re
 			return false, s.goneError()
 		}
 		if m.ctx.Err() != nil {
-			return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, errStopping)
+			return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, ErrStopping)
 		}
 		s.log.warn("lifecycle", "could not be resumed and is still paused: "+err.Error())
 		m.config.Log.Error("resume failed", "sandbox", s.id, "error", err, "agent", s.log.tail(20))

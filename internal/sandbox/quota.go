@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -16,7 +15,7 @@ func (m *Manager) admit(q Quota, sandboxes ...*sandbox) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ctx.Err() != nil {
-		return errStopping
+		return ErrStopping
 	}
 	if err := m.checkQuotaLocked(q, sandboxes...); err != nil {
 		return err
@@ -36,15 +35,13 @@ func (m *Manager) withdraw(s *sandbox) {
 	m.work.Done()
 }
 
-var errStopping = errors.New("the server is stopping")
-
 // readmit checks the quota for a paused sandbox and makes it resuming, in one step.
 // On success the caller owes m.work a Done.
 func (m *Manager) readmit(q Quota, s *sandbox) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ctx.Err() != nil {
-		return errStopping
+		return ErrStopping
 	}
 	if err := m.checkQuotaLocked(q, s); err != nil {
 		return err

@@ -36,6 +36,7 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 	}{
 		{&sandbox.LimitError{What: "sandboxes at once", Limit: "2"}, 429, "limit of 2 sandboxes at once"},
 		{sandbox.ErrBusy, 409, "ask again in a moment"},
+		{fmt.Errorf("pause: %w", sandbox.ErrStopping), 503, "the server is stopping"},
 		{&sandbox.InvalidError{Message: "too much"}, 400, "too much"},
 		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
 		{errors.New("no memory left"), 500, "no memory left"},

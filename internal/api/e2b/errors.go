@@ -57,6 +57,10 @@ func encodeError(err error) *wireError {
 		return e
 	case errors.Is(err, sandbox.ErrNotFound):
 		return failure(http.StatusNotFound, "sandbox not found")
+	case errors.Is(err, sandbox.ErrStopping):
+		e := failure(http.StatusServiceUnavailable, "%s", err)
+		e.retryAfter = time.Second
+		return e
 	case errors.Is(err, sandbox.ErrPaused):
 		return failure(http.StatusConflict, "the sandbox is paused: connect to it, which resumes it, and ask again")
 	case errors.Is(err, sandbox.ErrBusy):
