@@ -104,6 +104,12 @@ class Server:
         if ids := [sandbox["id"] for sandbox in as_json("sandbox", "list", "--data", str(self.data))]:
             subprocess.run([self.binary, "sandbox", "kill", "--data", str(self.data), *ids], check=False, capture_output=True)
 
+    def delete_snapshots(self):
+        """Deletes every template that was saved of a sandbox."""
+        for template in as_json("template", "list", "--data", str(self.data)):
+            if template.get("sourceSandbox"):
+                subprocess.run([self.binary, "template", "delete", "--data", str(self.data), template["id"]], check=False, capture_output=True)
+
     def open_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
