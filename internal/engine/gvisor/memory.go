@@ -195,9 +195,10 @@ func (i *instance) relieve(ctx context.Context, watch *memoryWatch) {
 func (i *instance) relieveOnce(ctx context.Context) bool {
 	limit := i.spec.Limits.MemoryBytes
 	room := int64(reserveMemory)
-	ctx, cancel := context.WithTimeout(ctx, reliefPatience)
 	var asking sync.WaitGroup
-	defer asking.Wait()
+	defer asking.Wait() // who has ended something has yet to say what
+	asker := ctx
+	ctx, cancel := context.WithTimeout(ctx, reliefPatience)
 	defer cancel()
 	// One call at a time, beside this loop: the agent may need the room that is made
 	// here to answer at all.
@@ -221,7 +222,7 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 			select {
 			case <-answered:
 				asking.Go(func() {
-					i.spec.OnPressure(ctx, engine.Pressure{UsedBytes: used, LimitBytes: limit})
+					i.spec.OnPressure(asker, engine.Pressure{UsedBytes: used, LimitBytes: limit})
 					answered <- struct{}{}
 				})
 				asked, usedThen = time.Now(), used
