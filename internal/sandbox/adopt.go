@@ -289,28 +289,30 @@ func (m *Manager) adoptRun(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	r.instance = instance
+	m.greet(ctx, s, r)
 	m.enter(s)
 	s.mu.Lock()
 	s.timer = time.AfterFunc(time.Until(s.info.EndAt), func() { m.expire(s) })
 	s.mu.Unlock()
 	go m.watch(s, r)
-	m.work.Go(func() { m.greet(s, r) })
 	return nil
 }
 
-// greetPatience is how long the gateway keeps still towards connections that the
-// last server had to the agent.
-const greetPatience = 5 * time.Second
+// greetPatience bounds what one agent that does not answer can cost the start of a
+// server. For 5 s the gateway keeps still towards connections that the last server
+// had to the agent.
+const greetPatience = 2 * time.Second
 
 // greet tells the agent of an adopted sandbox that it goes on, so that it takes
 // the connections of before for lost and not for clients that left, which would
-// interrupt what they had started.
-func (m *Manager) greet(s *sandbox, r *run) {
-	ctx, cancel := context.WithTimeout(m.ctx, greetPatience)
+// interrupt what they had started. It ends every connection the agent has, so
+// nobody may have got one before.
+func (m *Manager) greet(ctx context.Context, s *sandbox, r *run) {
+	ctx, cancel := context.WithTimeout(ctx, greetPatience)
 	defer cancel()
 	init := s.init()
 	init.Resumed, init.Entropy = true, nil
-	if err := r.agent.init(ctx, init); err != nil && m.ctx.Err() == nil && s.state() == Running {
+	if err := r.agent.init(ctx, init); err != nil {
 		m.config.Log.Warn("the agent of a sandbox that was taken over does not answer", "sandbox", s.id, "error", err)
 	}
 }
