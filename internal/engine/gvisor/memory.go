@@ -124,7 +124,7 @@ func (g group) watchMemoryV2(limit int64) (*memoryWatch, error) {
 			// memory.high also counts reclaim of page cache, which is no pressure as
 			// long as the processes inside, less the engine, are below their limit.
 			used, err := g.memoryInUse()
-			return err == nil && used >= limit+engineMemory/2
+			return err == nil && used >= limit+engineMemory*3/4
 		})
 		return errors.Join(ctx.Err(), err)
 	}
