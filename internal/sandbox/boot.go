@@ -128,6 +128,7 @@ func (m *Manager) bootUnseen(ctx context.Context, s *sandbox) (*run, error) {
 func (m *Manager) startRun(ctx context.Context, s *sandbox) (*run, error) {
 	if s.from.memory != "" {
 		if sh := m.pool.take(kindOf(s), s); sh != nil {
+			os.Remove(m.pool.mark(sh))
 			s.setRun(sh.run) // so that endRun finds what is made for it
 			err := m.startEngine(ctx, s, sh.run)
 			if err == nil || ctx.Err() != nil {

@@ -253,17 +253,23 @@ func (m *Manager) useSnapshot(name string) (done func()) {
 	defer m.mu.Unlock()
 	m.inUse[name]++
 	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.inUse[name]--; m.inUse[name] > 0 {
-			return
-		}
-		delete(m.inUse, name)
-		if m.unwanted[name] {
-			delete(m.unwanted, name)
+		if m.endUse(name) {
 			m.removeFiles(name)
 		}
 	}
+}
+
+// endUse takes back one useSnapshot, and tells whether the snapshot is to go now.
+func (m *Manager) endUse(name string) (remove bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inUse[name]--; m.inUse[name] > 0 {
+		return false
+	}
+	delete(m.inUse, name)
+	remove = m.unwanted[name]
+	delete(m.unwanted, name)
+	return remove
 }
 
 // removeSnapshot removes a snapshot whose record is gone, unless another record
@@ -277,12 +283,14 @@ func (m *Manager) removeSnapshot(ctx context.Context, name string) {
 		return
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.inUse[name] > 0 {
+	used := m.inUse[name] > 0
+	if used {
 		m.unwanted[name] = true
-		return
 	}
-	m.removeFiles(name)
+	m.mu.Unlock()
+	if !used {
+		m.removeFiles(name)
+	}
 }
 
 func (m *Manager) removeFiles(snapshot string) {

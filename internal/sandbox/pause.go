@@ -282,15 +282,15 @@ func (m *Manager) bringBack(ctx context.Context, s *sandbox, req ResumeRequest) 
 	if err := m.endRun(ctx, s); err != nil { // what the pause left behind
 		return err
 	}
+	if m.imageStamp(s.template.Image) != s.from.Image {
+		return fmt.Errorf("the image %s it was started from is not on this machine any more, or was made again", s.template.Image)
+	}
 	if req.Reboot && !s.saved.DiskOnly {
 		if err := m.dropMemory(ctx, s); err != nil {
 			return fmt.Errorf("drop its memory: %w", err)
 		}
 	}
 	saved := *s.saved
-	if stamp := m.imageStamp(s.template.Image); stamp != s.from.Image {
-		return fmt.Errorf("the image %s it was started from is not on this machine any more, or was made again", s.template.Image)
-	}
 	dir := filepath.Join(m.sandboxDir(s.id), saved.Name)
 	patience := startPatience + time.Duration(saved.Bytes>>30)*patiencePerGiB
 	startCtx, cancel := context.WithTimeout(ctx, patience)
