@@ -66,6 +66,11 @@ type Instance interface {
 	// CheckpointDisk writes what was written to the root file system into the
 	// folder to, for [Spec.Disk], in the same way.
 	CheckpointDisk(ctx context.Context, to string) error
+	// WriteDisk writes what was written to the root file system into the file to, which
+	// must not exist, as a tar archive in which a character device 0/0 stands for what was removed, and the
+	// attribute trusted.overlay.opaque for a folder that hides the image's. The
+	// instance stands still meanwhile and then runs on.
+	WriteDisk(ctx context.Context, to string) error
 	// Stop ends every process at once (no grace) and removes what the engine
 	// made. Idempotent; after an error call it again.
 	Stop(ctx context.Context) error
@@ -118,6 +123,8 @@ type Mount struct {
 	Source   string
 	Target   string
 	ReadOnly bool
+	// Receive shows inside what is mounted below Source on the host later.
+	Receive bool
 }
 
 // Limits bound one instance. All are > 0.

@@ -14,6 +14,10 @@
 //	POST    /relieve     Relieve, answered 200 with a Relieved.
 //	POST    /warm        Warm, answered 204 when the named kernels are idle. Used
 //	                     while a template is built, before its snapshot.
+//	POST    /copy        the copying of a build's step: Copy as JSON in the query's
+//	                     "copy", a tar archive (plain or gzip) as body; 204, or 400 with
+//	                     the reason in words for the caller.
+//	POST    /archive     Archive, answered 200 with a tar of what it names.
 //	CONNECT host:port    a byte tunnel to a port on the sandbox's loopback
 //	                     (127.0.0.1, then ::1); 502 when nothing listens.
 package hostapi
@@ -65,6 +69,9 @@ type Init struct {
 	// Entropy is fresh randomness (64 bytes) that clones of one snapshot do not
 	// share; everything with userspace random state is reseeded from it.
 	Entropy []byte `json:"entropy"`
+	// Volumes are to be seen at these paths. Of a sandbox that goes on they are there
+	// already.
+	Volumes []VolumeMount `json:"volumes,omitempty"`
 	// CABundle replaces the system trust store (PEM). Empty leaves it.
 	CABundle []byte `json:"caBundle,omitempty"`
 	// MemoryLimit is the memory the sandbox may use, bytes.
@@ -72,6 +79,42 @@ type Init struct {
 	// ProcessLimit is how many processes and threads may exist besides the
 	// agent's own.
 	ProcessLimit int64 `json:"processLimit,omitempty"`
+}
+
+// VolumesDir is where the volumes of a sandbox are seen inside, one folder each;
+// Init.Volumes says where else they are to be seen.
+const VolumesDir = "/.volumes"
+
+// VolumeMount shows the volume in the folder Name below [VolumesDir] at Path.
+type VolumeMount struct {
+	Name string `json:"name"`
+	Path string `json:"path"` // absolute
+}
+
+// Copy puts what an archive holds into the file system, as COPY of a Dockerfile does:
+// a destination that ends in "/" or is a folder takes things in by their names, the
+// contents of a folder are merged into the destination, one file given to a path
+// that is no folder becomes that path. Folders on the way are made. Links on the
+// way to the destination are followed; those in the archive are copied as links.
+type Copy struct {
+	// Source is what the caller asked to be copied, a path or pattern that the entries
+	// of the archive begin with; it decides what are names and what is content.
+	Source string `json:"source"`
+	// Destination is absolute, and cleaned but for a trailing "/".
+	Destination string `json:"destination"`
+	// User owns what is copied, "name[:group]" or numbers; empty is root.
+	User string `json:"user,omitempty"`
+	// Mode, when not nil, is given to what is copied: permission bits.
+	Mode *uint32 `json:"mode,omitempty"`
+	// Unpack unpacks the archives among the files, as ADD does.
+	Unpack bool `json:"unpack,omitempty"`
+}
+
+// Archive asks for the files and folders that the patterns name (path.Match, with
+// what is below them), each with a path in the archive that begins with its own
+// last element.
+type Archive struct {
+	Patterns []string `json:"patterns"`
 }
 
 // Warm names the languages whose default kernel a template keeps running.

@@ -120,6 +120,9 @@ func mounts(spec engine.Spec) []specs.Mount {
 	}
 	for _, m := range spec.Mounts {
 		options := []string{"rbind"}
+		if m.Receive {
+			options = append(options, "rslave")
+		}
 		if m.ReadOnly {
 			options = append(options, "ro")
 		}
