@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -35,6 +36,14 @@ type Builder struct {
 	Mirror string
 	// Progress is told what happens, from one goroutine at a time; nil is fine.
 	Progress func(Event)
+
+	// Refuse says what an address is that an import must not connect to, or "".
+	// Who chooses a reference chooses where this process connects to, so an import
+	// from a registry needs it.
+	Refuse func(netip.Addr) string
+	// PrivateRegistries lists registries, as host or host:port, that imports may
+	// reach whatever Refuse says, and by plain http where they speak no https.
+	PrivateRegistries []string
 }
 
 // Event is one step of a build, or one line worth showing of a step.
@@ -46,9 +55,12 @@ type Event struct {
 
 // Image is a root image in the folder.
 type Image struct {
+	Name      string // of the file in the folder
 	Path      string
-	Hash      string // the recipe's ImageHash
+	Hash      string // the recipe's ImageHash; empty for one that no recipe made
 	SizeBytes int64
+	DiskBytes int64 // what the file takes on the disk; less than its size if it has holes
+	Made      time.Time
 	Cached    bool // it was there before
 }
 
@@ -112,12 +124,25 @@ func (b Builder) Build(ctx context.Context, r Recipe) (Image, error) {
 
 // Find returns the recipe's image if it has been built, else fs.ErrNotExist.
 func (b Builder) Find(r Recipe) (Image, error) {
-	path := b.imagePath(r)
-	info, err := os.Stat(path)
+	image, err := b.stat(r.fileName() + ".erofs")
 	if err != nil {
 		return Image{}, fmt.Errorf("image of template %s: %w", r.Name, err)
 	}
-	return Image{Path: path, Hash: r.ImageHash(), SizeBytes: info.Size(), Cached: true}, nil
+	image.Hash = r.ImageHash()
+	return image, nil
+}
+
+// stat returns the image in the file of that name, as one that was there before.
+func (b Builder) stat(name string) (Image, error) {
+	path := filepath.Join(b.Dir, name)
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return Image{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return Image{
+		Name: name, Path: path, SizeBytes: st.Size, DiskBytes: st.Blocks * 512,
+		Made: time.Unix(st.Mtim.Unix()).UTC(), Cached: true,
+	}, nil
 }
 
 // make builds the image under the lock.
