@@ -8,10 +8,10 @@ import (
 	_ "github.com/google/go-containerregistry/pkg/v1/remote"
 	_ "github.com/google/go-containerregistry/pkg/v1/tarball"
 	_ "github.com/klauspost/compress/zstd"
-	_ "github.com/modelcontextprotocol/go-sdk/mcp"
 	_ "github.com/moby/buildkit/frontend/dockerfile/dockerignore"
 	_ "github.com/moby/buildkit/frontend/dockerfile/instructions"
 	_ "github.com/moby/buildkit/frontend/dockerfile/parser"
 	_ "github.com/moby/buildkit/frontend/dockerfile/shell"
 	_ "github.com/moby/patternmatcher"
+	_ "github.com/modelcontextprotocol/go-sdk/mcp"
 )
