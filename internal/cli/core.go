@@ -165,8 +165,12 @@ func makeNetwork(log *slog.Logger, t *telemetry.Telemetry) func(context.Context,
 }
 
 // buildTemplate builds a template from the recipe of that name, telling
-// progress. as is the name the template gets.
+// progress. as is the name it gets, alias[:tag].
 func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bool, progress io.Writer) (store.Template, error) {
+	name := store.SplitName(as)
+	if err := name.Check(); err != nil {
+		return store.Template{}, err
+	}
 	recipe, err := image.Load(recipeName)
 	if errors.Is(err, image.ErrNoRecipe) {
 		return store.Template{}, fmt.Errorf("%w; there are %s", err, strings.Join(image.Recipes(), ", "))
@@ -186,7 +190,8 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 		return store.Template{}, err
 	}
 	t, err := c.manager.BuildTemplate(ctx, store.Template{
-		Name:        as,
+		Name:        name.Alias,
+		Tags:        []string{name.Tag},
 		CPUs:        recipe.CPUs,
 		MemoryBytes: int64(recipe.Memory),
 		DiskBytes:   int64(recipe.Disk),

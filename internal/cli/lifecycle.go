@@ -113,14 +113,10 @@ of the sandbox. It stands still for a moment and goes on. The template outlives 
 			if err != nil {
 				return pausedError(args[0], err)
 			}
-			switch {
-			case asJSON:
+			if asJSON {
 				return printJSON(t)
-			case t.Name != "":
-				fmt.Println(t.Name)
-			default:
-				fmt.Println(t.ID)
 			}
+			fmt.Println(t.Ref())
 			return nil
 		}),
 	}

@@ -172,11 +172,12 @@ func (c *core) adviseOnTemplates(ctx context.Context) {
 		if t.SourceSandbox != "" || c.manager.Current(t) {
 			continue // a snapshot stays what it is
 		}
-		build := "RECIPE --name " + t.Name
-		if slices.Contains(image.Recipes(), t.Name) {
-			build = t.Name
+		name := t.Ref()
+		build := "RECIPE --name " + name
+		if slices.Contains(image.Recipes(), name) {
+			build = name
 		}
-		fmt.Fprintf(os.Stderr, "template %s was built by another version of tombolo; `tombolo template build %s` brings it up to date\n", t.Name, build)
+		fmt.Fprintf(os.Stderr, "template %s was built by another version of tombolo; `tombolo template build %s` brings it up to date\n", name, build)
 	}
 }
 

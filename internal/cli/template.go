@@ -26,7 +26,7 @@ func newTemplateList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List templates, snapshots of sandboxes among them",
+		Short: "List the builds of templates, snapshots of sandboxes among them",
 		Args:  cobra.NoArgs,
 		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, _ []string) error {
 			templates, err := records.Templates(cmd.Context())
@@ -41,9 +41,9 @@ func newTemplateList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, t := range templates {
-				rows = append(rows, []string{cmp.Or(t.Name, "-"), kind(t), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start(t), when(t.BuiltAt)})
+				rows = append(rows, []string{cmp.Or(t.Name, "-"), strings.Join(t.Tags, ","), kind(t), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start(t), when(t.BuiltAt)})
 			}
-			return printTable([]string{"name", "kind", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
+			return printTable([]string{"name", "tags", "kind", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
 		}),
 	}
 	addJSONFlag(cmd, &asJSON)
@@ -103,20 +103,20 @@ none is named. What is there already is kept: a second build takes no time.`, st
 				if err != nil {
 					return errors.Join(err, core.Close())
 				}
-				fmt.Printf("%s  %s  %s\n", t.Name, t.ID, mebibytes(t.SizeBytes))
+				fmt.Printf("%s  %s  %s\n", t.Ref(), t.ID, mebibytes(t.SizeBytes))
 			}
 			return core.Close()
 		},
 	}
-	cmd.Flags().StringVar(&as, "name", "", "name of the template (default: the recipe's)")
+	cmd.Flags().StringVar(&as, "name", "", "NAME or NAME:TAG of the template (default: the recipe's)")
 	cmd.Flags().BoolVar(&cold, "cold", false, "take no snapshot: every sandbox boots from the image")
 	return cmd
 }
 
 func newTemplateDelete() *cobra.Command {
 	return &cobra.Command{
-		Use:   "delete NAME|ID",
-		Short: "Delete a template or snapshot; sandboxes made from it live on",
+		Use:   "delete NAME[:TAG]|ID[:TAG]",
+		Short: "Delete a template or snapshot, or one tag of it; sandboxes made from it live on",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loadConfig(cmd)
@@ -137,10 +137,10 @@ func newTemplateDelete() *cobra.Command {
 
 // deleteTemplate has the server delete a template, with its files. Without one
 // only the record goes; a later server removes the files.
-func deleteTemplate(ctx context.Context, c config, idOrName string) error {
+func deleteTemplate(ctx context.Context, c config, ref string) error {
 	client, _, err := control.Dial(ctx, c.Data)
 	if err == nil {
-		return client.DeleteTemplate(ctx, idOrName)
+		return client.DeleteTemplate(ctx, ref)
 	}
 	if !errors.Is(err, control.ErrNoServer) {
 		return err
@@ -149,6 +149,6 @@ func deleteTemplate(ctx context.Context, c config, idOrName string) error {
 	if err != nil {
 		return err
 	}
-	_, err = records.DeleteTemplate(ctx, idOrName)
+	_, err = records.DeleteTemplate(ctx, ref)
 	return errors.Join(err, records.Close())
 }

@@ -173,16 +173,19 @@ func (m *Manager) mayAddSnapshot(ctx context.Context, keyID string, req Snapshot
 	if err != nil {
 		return err
 	}
+	name := store.SplitName(req.Name)
 	count := 1
 	for _, t := range templates {
-		if t.Name != "" && t.Name == req.Name {
+		if t.Name != "" && t.Name == name.Alias {
 			if t.KeyID != keyID {
-				return &InvalidError{fmt.Sprintf("the name %q belongs to a template of somebody else: choose another", req.Name)}
+				return &InvalidError{fmt.Sprintf("the name %q belongs to a template of somebody else: choose another", t.Name)}
 			}
 			if t.SourceSandbox == "" {
-				return &InvalidError{fmt.Sprintf("the name %q belongs to a template that was built: choose another, or delete that one", req.Name)}
+				return &InvalidError{fmt.Sprintf("the name %q belongs to a template that was built: choose another, or delete that one", t.Name)}
 			}
-			count-- // it is replaced
+			if slices.Equal(t.Tags, []string{name.Tag}) {
+				count-- // it is replaced
+			}
 		}
 		if t.SourceSandbox != "" && t.KeyID == keyID {
 			count++
@@ -210,7 +213,7 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 	if err != nil {
 		return store.Template{}, errors.Join(err, os.RemoveAll(m.snapshotDir(shared.name)))
 	}
-	m.removeSnapshot(ctx, replaced.Snapshot)
+	m.removeBuilds(ctx, replaced)
 	return stored, nil
 }
 
@@ -218,8 +221,9 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 func (s *sandbox) asTemplate(req SnapshotRequest, shared *sharedState) store.Template {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.template
-	t.ID, t.Name, t.KeyID, t.CreatedAt = newID()[1:], req.Name, s.keyID, time.Now().UTC()
+	t, name := s.template, store.SplitName(req.Name)
+	t.ID, t.Name, t.KeyID, t.CreatedAt = newID()[1:], name.Alias, s.keyID, time.Now().UTC()
+	t.Tags, t.Public = []string{name.Tag}, false
 	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
 	t.Snapshot, t.AgentHash, t.EngineHash = shared.name, shared.from.Agent, shared.from.Engine
 	t.ImageStamp = shared.from.Image
@@ -233,18 +237,58 @@ func (s *sandbox) asTemplate(req SnapshotRequest, shared *sharedState) store.Tem
 }
 
 // DeleteTemplate implements Sandboxes.
-func (m *Manager) DeleteTemplate(ctx context.Context, idOrName string) error {
+func (m *Manager) DeleteTemplate(ctx context.Context, ref string) error {
 	m.snapshots.Lock()
 	defer m.snapshots.Unlock()
-	t, err := m.config.Store.DeleteTemplate(ctx, idOrName)
-	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w: %q", ErrTemplateNotFound, idOrName)
-	}
+	removed, err := m.config.Store.DeleteTemplate(ctx, ref)
 	if err != nil {
-		return err
+		return templateError(ref, err)
 	}
-	m.removeSnapshot(ctx, t.Snapshot)
+	m.removeBuilds(ctx, removed)
 	return nil
+}
+
+// TagTemplate implements Sandboxes.
+func (m *Manager) TagTemplate(ctx context.Context, ref string, tags []string) (store.Template, error) {
+	m.snapshots.Lock()
+	defer m.snapshots.Unlock()
+	tagged, replaced, err := m.config.Store.TagTemplate(ctx, ref, tags)
+	if err != nil {
+		return store.Template{}, templateError(ref, err)
+	}
+	m.removeBuilds(ctx, replaced)
+	return tagged, nil
+}
+
+// UntagTemplate implements Sandboxes.
+func (m *Manager) UntagTemplate(ctx context.Context, idOrAlias string, tags []string) error {
+	m.snapshots.Lock()
+	defer m.snapshots.Unlock()
+	removed, err := m.config.Store.UntagTemplate(ctx, idOrAlias, tags)
+	if err != nil {
+		return templateError(idOrAlias, err)
+	}
+	m.removeBuilds(ctx, removed)
+	return nil
+}
+
+func templateError(ref string, err error) error {
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return fmt.Errorf("%w: %q", ErrTemplateNotFound, ref)
+	case errors.Is(err, store.ErrFull):
+		return &InvalidError{fmt.Sprintf("a template may have %d tags: remove some of those of %q first", store.MaxTags, ref)}
+	case errors.Is(err, store.ErrDefaultTag):
+		return &InvalidError{fmt.Sprintf("the tag %q cannot be removed: point it at another build, or delete the template", store.DefaultTag)}
+	}
+	return err
+}
+
+// removeBuilds removes the files of builds whose records are gone.
+func (m *Manager) removeBuilds(ctx context.Context, gone []store.Template) {
+	for _, t := range gone {
+		m.removeSnapshot(ctx, t.Snapshot)
+	}
 }
 
 // useSnapshot keeps a snapshot from being removed until done is called.

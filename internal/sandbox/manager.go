@@ -441,7 +441,7 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (Info, error) {
 		return Info{}, &InvalidError{"the timeout must be greater than zero"}
 	}
 	template, err := m.config.Store.Template(ctx, req.Template)
-	if errors.Is(err, store.ErrNotFound) || (err == nil && template.KeyID != "" && template.KeyID != req.KeyID) {
+	if errors.Is(err, store.ErrNotFound) || (err == nil && !template.UsableBy(req.KeyID)) {
 		return Info{}, fmt.Errorf("%w: %q", ErrTemplateNotFound, req.Template)
 	}
 	if err != nil {

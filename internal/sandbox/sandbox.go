@@ -117,8 +117,8 @@ type Fork struct {
 // SnapshotRequest says what a snapshot is to be called.
 type SnapshotRequest struct {
 	Quota Quota `json:"quota,omitzero"`
-	// Name of the template the snapshot becomes; a template of the same owner that
-	// has the name is replaced. Empty makes one known by its id only.
+	// Name of the snapshot, alias[:tag]; a snapshot of the same owner that has it is
+	// replaced. Empty makes a template known by its id only.
 	Name string `json:"name,omitempty"`
 	// DiskOnly leaves the memory out: sandboxes made of it boot afresh.
 	DiskOnly bool `json:"diskOnly,omitempty"`
@@ -170,9 +170,14 @@ type Sandboxes interface {
 	// Snapshot saves a running sandbox as a template, owned by the sandbox's owner.
 	Snapshot(ctx context.Context, id string, req SnapshotRequest) (store.Template, error)
 
-	// DeleteTemplate removes a template by id or name, and its snapshot unless others
-	// need it. Sandboxes made from it live on. ErrTemplateNotFound.
-	DeleteTemplate(ctx context.Context, idOrName string) error
+	// DeleteTemplate removes a template, or what a ref with a tag means of it, and
+	// the snapshots that nothing else needs. Sandboxes made from it live on.
+	// ErrTemplateNotFound. See store.Templates for this and the next two.
+	DeleteTemplate(ctx context.Context, ref string) error
+	// TagTemplate points tags at a build; builds that lose their last one go.
+	TagTemplate(ctx context.Context, ref string, tags []string) (store.Template, error)
+	// UntagTemplate takes tags off a template; builds that lose their last one go.
+	UntagTemplate(ctx context.Context, idOrAlias string, tags []string) error
 
 	// Dial opens a connection to a port the sandbox listens on, on any address.
 	// ErrPortClosed.

@@ -48,7 +48,7 @@ type snapshotMeta struct {
 	Engine string `json:"engine"` // Engine.Version that wrote it
 }
 
-// BuildTemplate makes t what its name means: it boots a sandbox from t.Image,
+// BuildTemplate makes t what t.Tags of t.Name mean: it boots a sandbox from t.Image,
 // starts what t says, takes the snapshot and writes the record. The fields of t
 // that describe the build (ids, times, snapshot, hashes, size) are filled in
 // here. With cold there is no snapshot and every sandbox boots from the image.

@@ -24,8 +24,8 @@ type TemplateName struct {
 	Tag   string // never empty
 }
 
-// SplitName takes alias[:tag] apart, in lower case. It checks nothing: what it
-// returns may name no template, an id among them.
+// SplitName takes alias[:tag] apart, in lower case. It checks nothing: the alias
+// it returns may be an id.
 func SplitName(name string) TemplateName {
 	alias, tag, _ := strings.Cut(strings.ToLower(name), ":")
 	if tag == "" {
@@ -34,8 +34,8 @@ func SplitName(name string) TemplateName {
 	return TemplateName{alias, tag}
 }
 
-// String is the form kept in Template.Name and looked up by: the alias alone
-// with the default tag, else alias:tag.
+// String is the shortest form: the alias alone with the default tag, else
+// alias:tag.
 func (n TemplateName) String() string {
 	if n.Tag == DefaultTag {
 		return n.Alias
@@ -46,18 +46,30 @@ func (n TemplateName) String() string {
 // Full is alias:tag, whatever the tag.
 func (n TemplateName) Full() string { return n.Alias + ":" + n.Tag }
 
-// Check returns an error unless a snapshot may be given this name. The rules are
-// E2B's; a tag that is a UUID could be taken for a build.
+// Check returns an error unless a template may be given this name. The rules are
+// E2B's. An alias that is a UUID could be taken for a build.
 func (n TemplateName) Check() error {
 	switch {
 	case !aliasPattern.MatchString(n.Alias):
 		return fmt.Errorf("name %.140q: use letters, digits, '-' and '_', and after a ':' a tag if you like", n.Alias)
-	case !tagPattern.MatchString(n.Tag):
-		return fmt.Errorf("tag %.140q: use letters, digits, '-', '_' and '.'", n.Tag)
-	case uuidPattern.MatchString(n.Tag):
-		return fmt.Errorf("tag %q: a UUID cannot be a tag", n.Tag)
-	case len(n.Alias) > maxNamePart || len(n.Tag) > maxNamePart:
-		return fmt.Errorf("name %.20s…: alias and tag may have %d characters each", n.Full(), maxNamePart)
+	case uuidPattern.MatchString(n.Alias):
+		return fmt.Errorf("name %q: a UUID cannot be a name", n.Alias)
+	case len(n.Alias) > maxNamePart:
+		return fmt.Errorf("name %.20s…: it may have %d characters", n.Alias, maxNamePart)
+	}
+	return CheckTag(n.Tag)
+}
+
+// CheckTag returns an error unless a template may have this tag. The rules are
+// E2B's; a tag that is a UUID could be taken for a build.
+func CheckTag(tag string) error {
+	switch {
+	case !tagPattern.MatchString(tag):
+		return fmt.Errorf("tag %.140q: use small letters, digits, '-', '_' and '.'", tag)
+	case uuidPattern.MatchString(tag):
+		return fmt.Errorf("tag %q: a UUID cannot be a tag", tag)
+	case len(tag) > maxNamePart:
+		return fmt.Errorf("tag %.20s…: it may have %d characters", tag, maxNamePart)
 	}
 	return nil
 }

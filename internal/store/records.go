@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"time"
@@ -54,14 +55,18 @@ type Sandbox struct {
 	Data json.RawMessage `json:"data,omitempty"`
 }
 
-// Template is the record of a template and the build it stands for.
+// Template is a template as one of its builds.
 type Template struct {
 	ID   string `json:"id"`             // 20 characters of a-z0-9
-	Name string `json:"name,omitempty"` // unique unless empty
+	Name string `json:"name,omitempty"` // the alias; unique unless empty
 	// KeyID is the owner. Empty makes it the machine's: every key may use it, none
 	// may change it.
-	KeyID     string    `json:"keyID,omitempty"`
+	KeyID string `json:"keyID,omitempty"`
+	// Public: every key may use it.
+	Public    bool      `json:"public,omitempty"`
 	CreatedAt time.Time `json:"createdAt"`
+	// Tags are those that point at this build, in order of the alphabet.
+	Tags []string `json:"tags,omitempty"`
 
 	BuildID     string            `json:"buildID"` // a UUID: E2B's clients parse it as one
 	BuiltAt     time.Time         `json:"builtAt"`
@@ -87,6 +92,68 @@ type Template struct {
 	ImageStamp string `json:"imageStamp,omitempty"`
 	// DiskOnly: the snapshot has no memory in it.
 	DiskOnly bool `json:"diskOnly,omitempty"`
+}
+
+// UsableBy tells whether sandboxes of a key may start from it.
+func (t Template) UsableBy(keyID string) bool { return t.KeyID == "" || t.KeyID == keyID || t.Public }
+
+// Ref is the shortest text that means this build today: alias, id, or either with
+// a tag.
+func (t Template) Ref() string {
+	name := cmp.Or(t.Name, t.ID)
+	if len(t.Tags) == 0 || slices.Contains(t.Tags, DefaultTag) {
+		return name
+	}
+	return name + ":" + t.Tags[0]
+}
+
+// Tag is a tag of a template and the build it points at.
+type Tag struct {
+	Name       string    `json:"name"`
+	BuildID    string    `json:"buildID"`
+	AssignedAt time.Time `json:"assignedAt"`
+}
+
+// BuildState is where a build is in its life.
+type BuildState string
+
+// The states of a build.
+const (
+	BuildWaiting BuildState = "waiting" // for what it is made of, or for its turn
+	Building     BuildState = "building"
+	BuildReady   BuildState = "ready"
+	BuildError   BuildState = "error"
+)
+
+// Build is the record of the work of building: who wants what, how far it is and
+// how it ended.
+type Build struct {
+	ID         string     `json:"id"` // a UUID; Template.BuildID of what it makes
+	TemplateID string     `json:"templateID"`
+	KeyID      string     `json:"keyID,omitempty"` // the owner; empty is the machine
+	Alias      string     `json:"alias,omitempty"`
+	Tags       []string   `json:"tags,omitempty"` // it is to have
+	State      BuildState `json:"state"`
+	// Reason is why it failed and Step the step at which it did, if it was one.
+	Reason      string    `json:"reason,omitempty"`
+	Step        string    `json:"step,omitempty"`
+	CPUs        int       `json:"cpus,omitempty"`
+	MemoryBytes int64     `json:"memoryBytes,omitempty"`
+	DiskBytes   int64     `json:"diskBytes,omitempty"`
+	CreatedAt   time.Time `json:"createdAt"`
+	UpdatedAt   time.Time `json:"updatedAt,omitzero"`
+	FinishedAt  time.Time `json:"finishedAt,omitzero"` // zero until it has ended
+}
+
+// Volume is a directory that outlives sandboxes.
+type Volume struct {
+	ID    string `json:"id"`    // 20 characters of a-z0-9
+	Name  string `json:"name"`  // unique among those of its key
+	KeyID string `json:"keyID"` // the owner
+	// Token opens its content. It is in no JSON.
+	Token     string    `json:"-"`
+	SizeBytes int64     `json:"sizeBytes"` // what may be in it
+	CreatedAt time.Time `json:"createdAt"`
 }
 
 // Event is something that happened to a sandbox, with what the sandbox was then.

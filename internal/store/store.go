@@ -1,5 +1,6 @@
 // Package store owns the durable records of a server: keys, sandboxes,
-// templates, events, webhooks and what is delivered to them. It holds the interface, the records and the secrets of keys; an
+// templates and their builds, volumes, events, webhooks and what is delivered to
+// them. It holds the interface, the records and the secrets of keys; an
 // implementation lives in a folder of its own and passes storetest. It knows no
 // other package of the core and touches no files but its own.
 package store
@@ -18,6 +19,8 @@ var (
 	ErrExists = errors.New("exists in the store already")
 	// ErrFull: there are as many records of this kind as there may be.
 	ErrFull = errors.New("no more of these may be in the store")
+	// ErrDefaultTag: the tag default cannot be taken off by itself.
+	ErrDefaultTag = errors.New("the tag " + DefaultTag + " cannot be removed")
 )
 
 // Store keeps records beyond the life of a process.
@@ -45,14 +48,24 @@ var (
 // the last time with EndedAt set. Ended records stay readable, so that people can
 // be told why, until PruneSandboxes takes them.
 //
-// # A template's record
+// # Templates and builds
 //
-// PutTemplate is the moment a build becomes what the template's name means. Files
-// of the build exist before it; files of the build it replaced may go after it.
+// A template has an id, an alias or none, and an owner. What sandboxes start from
+// is one of its builds, and tags of the template say which: alias:tag. A tag that
+// is assigned again leaves the build it pointed at, and a build that no tag points
+// at any more is gone. A template without builds is gone too.
+//
+// PutTemplate is the moment a build becomes what its tags mean. Files of the build
+// exist before it; files of the builds it returns as replaced may go after it.
+//
+// The work of building has a record of its own, [Build], from before there is
+// anything to start from until it is pruned. Its id is that of the build it makes.
 type Store interface {
 	Keys
 	Sandboxes
 	Templates
+	Builds
+	Volumes
 	Events
 	Webhooks
 	Deliveries
@@ -102,20 +115,90 @@ const (
 	KeepEndedMost = 1000
 )
 
-// Templates are what sandboxes start from.
+// Templates are what sandboxes start from. A ref is the id or alias of a template,
+// either with a :tag, or the id of a build. Without a tag it means the tag default,
+// where not said otherwise.
 type Templates interface {
-	// PutTemplate makes t what its name means, in one step. When a template has
-	// that name its ID, KeyID and CreatedAt stay and everything else is replaced;
-	// else t is added. It returns the record as stored and the one it replaced
-	// (the zero Template when there was none), whose files the caller may remove.
-	// ErrExists when t.ID belongs to another name.
-	PutTemplate(ctx context.Context, t Template) (stored, replaced Template, err error)
-	// Template finds one by id, else by name.
-	Template(ctx context.Context, idOrName string) (Template, error)
-	// Templates lists all by name.
+	// PutTemplate makes the build t.BuildID what t.Tags of its template mean, or the
+	// tag default where t has none. The template is the one with the alias t.Name or,
+	// where there is none or no name, the id t.ID; its ID, KeyID, Public and CreatedAt stay. Else
+	// it is added, with the id that the builds of this alias and key have, or t.ID.
+	// A build with this id already there is replaced. It returns the build as stored
+	// and the builds that have no tag any more. ErrExists when the alias belongs to
+	// another key or is being built by one, when t.ID is that of another alias, or
+	// t.BuildID is another template's; ErrFull beyond [MaxTags].
+	PutTemplate(ctx context.Context, t Template) (stored Template, replaced []Template, err error)
+	// Template finds a template as the build that a ref means.
+	Template(ctx context.Context, ref string) (Template, error)
+	// Templates lists every build, by alias and id of the template, newest first.
 	Templates(ctx context.Context) ([]Template, error)
-	// DeleteTemplate removes one by id or name and returns what it removed.
-	DeleteTemplate(ctx context.Context, idOrName string) (Template, error)
+	// TemplateBuilds lists the builds of one template, newest first; ErrNotFound
+	// when there is none.
+	TemplateBuilds(ctx context.Context, idOrAlias string) ([]Template, error)
+	// TemplateTags lists the tags of one template, the latest assignment first;
+	// ErrNotFound when there is no such template.
+	TemplateTags(ctx context.Context, idOrAlias string) ([]Tag, error)
+	// TagTemplate points tags of the template at the build that ref means, and
+	// returns the builds that have no tag any more. ErrFull beyond [MaxTags].
+	TagTemplate(ctx context.Context, ref string, tags []string) (tagged Template, replaced []Template, err error)
+	// UntagTemplate takes tags off a template, those of them that it has, and returns
+	// the builds that have none any more. ErrDefaultTag when default is among them.
+	UntagTemplate(ctx context.Context, idOrAlias string, tags []string) (removed []Template, err error)
+	// SetPublic changes whether every key may use a template.
+	SetPublic(ctx context.Context, idOrAlias string, public bool) error
+	// DeleteTemplate removes a whole template, one tag of it when ref has a tag, or
+	// one build when ref is its id, and returns the builds that are gone. With a whole template the records of its
+	// [Builds] go too, of those under way as well: who builds then finds its record
+	// gone and gives up. A template that has nothing but such records is found by id,
+	// and by alias while one is under way.
+	DeleteTemplate(ctx context.Context, ref string) (removed []Template, err error)
+}
+
+// MaxTags is how many tags a template may have.
+const MaxTags = 256
+
+// Builds are the records of the work of building templates.
+type Builds interface {
+	// AddBuild stores a new one and returns it as stored. It gets the TemplateID of
+	// the template with its alias, else of the builds with its alias and key, else it keeps
+	// its own. ErrExists when the alias belongs to another key or is being built by
+	// one, when TemplateID is another's, or a build has its id.
+	AddBuild(ctx context.Context, b Build) (Build, error)
+	Build(ctx context.Context, id string) (Build, error)
+	// Builds lists those a filter selects in the order of CreatedAt.
+	Builds(ctx context.Context, f BuildFilter) ([]Build, error)
+	// UpdateBuild changes one as change says and returns what it became; ID,
+	// TemplateID, KeyID, Alias and CreatedAt stay. It has ended when FinishedAt is
+	// set. An error of change is returned and nothing is stored. change must not use
+	// the store.
+	UpdateBuild(ctx context.Context, id string, change func(*Build) error) (Build, error)
+	// PruneBuilds deletes the records of builds that ended before a time, and of each
+	// template's others that ended all but the newest keepPerTemplate. It returns
+	// their ids.
+	PruneBuilds(ctx context.Context, finishedBefore time.Time, keepPerTemplate int) ([]string, error)
+}
+
+// BuildFilter selects builds; zero values select all.
+type BuildFilter struct {
+	TemplateID  string
+	KeyID       string
+	States      []BuildState
+	NewestFirst bool
+	Skip        int
+	Most        int // 0: all
+}
+
+// Volumes are directories that outlive sandboxes and that several may share.
+type Volumes interface {
+	// AddVolume stores a new one. ErrExists when its key has one of this name, ErrFull
+	// when it has most already; 0 is no limit.
+	AddVolume(ctx context.Context, v Volume, most int) error
+	// Volume finds one of a key's by id, else by name.
+	Volume(ctx context.Context, keyID, idOrName string) (Volume, error)
+	VolumeByID(ctx context.Context, id string) (Volume, error)
+	// Volumes lists those of a key, oldest first, or all where keyID is empty.
+	Volumes(ctx context.Context, keyID string) ([]Volume, error)
+	DeleteVolume(ctx context.Context, id string) error
 }
 
 // Events are what happened to sandboxes.

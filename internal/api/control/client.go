@@ -123,9 +123,9 @@ func (c *Client) Metrics(ctx context.Context, id string, from time.Time) (points
 	return points, c.do(ctx, http.MethodGet, of(id)+"/metrics?"+query.Encode(), nil, &points)
 }
 
-// DeleteTemplate deletes a template by id or name.
-func (c *Client) DeleteTemplate(ctx context.Context, idOrName string) error {
-	return c.do(ctx, http.MethodDelete, "/templates/"+url.PathEscape(idOrName), nil, nil)
+// DeleteTemplate deletes a template, or what a ref with a tag means of it.
+func (c *Client) DeleteTemplate(ctx context.Context, ref string) error {
+	return c.do(ctx, http.MethodDelete, "/templates/"+url.PathEscape(ref), nil, nil)
 }
 
 // of is the path of a sandbox.

@@ -131,7 +131,7 @@ func (a *api) checkFree(ctx context.Context, k store.Key, name string) error {
 	}
 	alias := store.SplitName(name).Alias
 	for _, t := range all {
-		if t.Name == "" || store.SplitName(t.Name).Alias != alias {
+		if t.Name != alias {
 			continue
 		}
 		switch {
@@ -158,12 +158,15 @@ func (a *api) listSnapshots(w http.ResponseWriter, r *http.Request, k store.Key)
 	}
 	all = slices.DeleteFunc(all, func(t store.Template) bool { return !q.selects(k, t) })
 	snapshots := []wireSnapshot{}
-	for _, t := range page(w, all, func(t store.Template) cursor { return cursor{t.CreatedAt.UTC(), t.ID} }, q.after, false, q.limit) {
+	for _, t := range page(w, all, placeOfSnapshot, q.after, false, q.limit) {
 		snapshots = append(snapshots, encodeSnapshot(k, t))
 	}
 	writeJSON(w, http.StatusOK, snapshots)
 	return nil
 }
+
+// placeOfSnapshot orders snapshots by when they were taken.
+func placeOfSnapshot(t store.Template) cursor { return cursor{t.BuiltAt.UTC(), t.BuildID} }
 
 type snapshotQuery struct {
 	sandboxID string
@@ -192,9 +195,8 @@ func (q snapshotQuery) selects(k store.Key, t store.Template) bool {
 	if !own {
 		return false
 	}
-	if wanted.String() == t.ID {
-		return true
+	if wanted.Alias != t.ID && wanted.Alias != t.Name {
+		return false
 	}
-	has := store.SplitName(t.Name)
-	return t.Name != "" && has.Alias == wanted.Alias && (has.Tag == wanted.Tag || !tagged(q.name))
+	return !tagged(q.name) || slices.Contains(t.Tags, wanted.Tag)
 }

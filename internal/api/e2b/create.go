@@ -69,7 +69,7 @@ func (a *api) create(g generation) handler {
 		if err != nil {
 			return err
 		}
-		req.Template = t.ID
+		req.Template = t.BuildID
 		info, err := once(a.repeats, r, k, body, func(ctx context.Context) (sandbox.Info, error) {
 			return a.sandboxes.Create(ctx, req)
 		})

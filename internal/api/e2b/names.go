@@ -7,8 +7,7 @@ import (
 )
 
 // Clients name a template by its id or by [namespace/]alias, either with a :tag.
-// The namespace is the key's own and says nothing: names are the server's, see
-// store.TemplateName for the form they are kept in.
+// The namespace is the key's own and says nothing: aliases are the server's.
 
 // namespace is what stands before the names of a key's snapshots: the name of
 // the key, in the letters E2B has for it.
@@ -54,7 +53,11 @@ func fullNames(k store.Key, t store.Template) []string {
 	case t.KeyID == "":
 		return []string{t.Name}
 	}
-	return []string{namespace(k) + "/" + store.SplitName(t.Name).Full()}
+	names := make([]string, len(t.Tags))
+	for i, tag := range t.Tags {
+		names[i] = namespace(k) + "/" + t.Name + ":" + tag
+	}
+	return names
 }
 
 // aliases are the names of a template without namespace and tag.
@@ -62,14 +65,14 @@ func aliases(t store.Template) []string {
 	if t.Name == "" {
 		return []string{}
 	}
-	return []string{store.SplitName(t.Name).Alias}
+	return []string{t.Name}
 }
 
 // snapshotID is what clients hand back to create from a snapshot and to delete
 // it.
 func snapshotID(k store.Key, t store.Template) string {
 	if t.Name == "" {
-		return t.ID + ":" + store.DefaultTag
+		return t.ID + ":" + t.Tags[0]
 	}
 	return fullNames(k, t)[0]
 }

@@ -56,7 +56,7 @@ func (a *api) listTemplates(w http.ResponseWriter, r *http.Request, k store.Key)
 	}
 	visible := []wireTemplate{}
 	for _, t := range all {
-		if mayUse(k, t) && t.SourceSandbox == "" {
+		if t.UsableBy(k.ID) && t.SourceSandbox == "" {
 			visible = append(visible, encodeTemplate(k, t))
 		}
 	}
@@ -107,7 +107,11 @@ func (a *api) deleteTemplate(w http.ResponseWriter, r *http.Request, k store.Key
 	if t.KeyID != k.ID {
 		return failure(http.StatusForbidden, "template '%s' belongs to the machine, not to this key: `tombolo template delete` on the machine deletes it", r.PathValue("id"))
 	}
-	err = a.sandboxes.DeleteTemplate(r.Context(), t.ID)
+	ref := t.ID
+	if name, _ := splitName(k, r.PathValue("id")); tagged(r.PathValue("id")) {
+		ref += ":" + name.Tag
+	}
+	err = a.sandboxes.DeleteTemplate(r.Context(), ref)
 	if errors.Is(err, sandbox.ErrTemplateNotFound) { // deleted just now
 		return templateNotFound(r.PathValue("id"))
 	}
@@ -125,13 +129,11 @@ func (a *api) template(ctx context.Context, k store.Key, idOrName string) (store
 		return store.Template{}, templateNotFound(idOrName)
 	}
 	t, err := a.store.Template(ctx, name.String())
-	if errors.Is(err, store.ErrNotFound) || err == nil && !mayUse(k, t) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !t.UsableBy(k.ID) {
 		return store.Template{}, templateNotFound(idOrName)
 	}
 	return t, err
 }
-
-func mayUse(k store.Key, t store.Template) bool { return t.KeyID == "" || t.KeyID == k.ID }
 
 func encodeTemplate(k store.Key, t store.Template) wireTemplate {
 	return wireTemplate{

@@ -51,23 +51,112 @@ SELECT id FROM sandboxes WHERE ended_at <> 0 ORDER BY ended_at DESC, id DESC LIM
 -- name: DeleteSandbox :exec
 DELETE FROM sandboxes WHERE id = ?;
 
--- name: AddTemplate :exec
-INSERT INTO templates (id, name, record) VALUES (?, ?, ?);
+-- name: PutTemplate :exec
+INSERT INTO templates (id, alias, key_id, public, created_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING;
 
--- name: ReplaceTemplate :exec
-UPDATE templates SET record = ? WHERE id = ?;
+-- name: TemplateRow :one
+SELECT * FROM templates WHERE id = ?;
 
--- name: TemplateByID :one
-SELECT record FROM templates WHERE id = ?;
+-- name: TemplateRowByAlias :one
+SELECT * FROM templates WHERE alias = ? AND alias <> '';
 
--- name: TemplateByName :one
-SELECT record FROM templates WHERE name = ? AND name <> '';
-
--- name: Templates :many
-SELECT record FROM templates ORDER BY name, id;
+-- name: SetTemplatePublic :exec
+UPDATE templates SET public = ? WHERE id = ?;
 
 -- name: DeleteTemplate :exec
 DELETE FROM templates WHERE id = ?;
+
+-- name: PutTemplateBuild :exec
+INSERT INTO template_builds (id, template_id, built_at, record) VALUES (?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET built_at = excluded.built_at, record = excluded.record;
+
+-- name: DeleteTemplateBuild :exec
+DELETE FROM template_builds WHERE id = ?;
+
+-- name: PutTag :exec
+INSERT INTO template_tags (template_id, tag, build_id, assigned_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (template_id, tag) DO UPDATE SET build_id = excluded.build_id, assigned_at = excluded.assigned_at;
+
+-- name: Tag :one
+SELECT * FROM template_tags WHERE template_id = ? AND tag = ?;
+
+-- name: TagsOfTemplate :many
+SELECT * FROM template_tags WHERE template_id = ? ORDER BY assigned_at DESC, tag;
+
+-- name: DeleteTag :exec
+DELETE FROM template_tags WHERE template_id = ? AND tag = ?;
+
+-- name: Templates :many
+SELECT * FROM templates_flat ORDER BY alias, id, built_at DESC, build_id;
+
+-- name: TemplateBuild :one
+SELECT * FROM templates_flat WHERE build_id = ?;
+
+-- name: BuildsOfTemplate :many
+SELECT * FROM templates_flat WHERE id = ? ORDER BY built_at DESC, build_id;
+
+-- name: AddBuild :exec
+INSERT INTO builds (id, template_id, key_id, alias, state, created_at, finished_at, record)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: UpdateBuild :exec
+UPDATE builds SET state = ?, finished_at = ?, record = ? WHERE id = ?;
+
+-- name: Build :one
+SELECT record FROM builds WHERE id = ?;
+
+-- name: BuildOfAlias :one
+SELECT record FROM builds
+WHERE alias = sqlc.arg(alias) AND alias <> '' AND (finished_at = 0 OR key_id = sqlc.arg(key_id))
+ORDER BY finished_at <> 0, created_at DESC, id LIMIT 1;
+
+-- name: Builds :many
+SELECT record FROM builds
+WHERE (CAST(sqlc.arg(template_id) AS TEXT) = '' OR template_id = sqlc.arg(template_id))
+  AND (CAST(sqlc.arg(key_id) AS TEXT) = '' OR key_id = sqlc.arg(key_id))
+  AND (CAST(sqlc.arg(states) AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(sqlc.arg(states))))
+ORDER BY created_at, id LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
+
+-- name: BuildsNewestFirst :many
+SELECT record FROM builds
+WHERE (CAST(sqlc.arg(template_id) AS TEXT) = '' OR template_id = sqlc.arg(template_id))
+  AND (CAST(sqlc.arg(key_id) AS TEXT) = '' OR key_id = sqlc.arg(key_id))
+  AND (CAST(sqlc.arg(states) AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(sqlc.arg(states))))
+ORDER BY created_at DESC, id DESC LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
+
+-- name: DeleteBuild :exec
+DELETE FROM builds WHERE id = ?;
+
+-- name: DeleteBuildsOf :execrows
+DELETE FROM builds WHERE template_id = ?;
+
+-- name: DeleteFinishedBuildsOf :exec
+DELETE FROM builds WHERE template_id = ? AND finished_at <> 0;
+
+-- name: PrunableBuilds :many
+SELECT id FROM builds b WHERE b.finished_at <> 0 AND (b.finished_at < sqlc.arg(before) OR (
+    SELECT COUNT(*) FROM builds n WHERE n.template_id = b.template_id AND n.finished_at <> 0
+      AND (n.finished_at, n.id) > (b.finished_at, b.id)) >= CAST(sqlc.arg(keep) AS INTEGER))
+ORDER BY id;
+
+-- name: AddVolume :exec
+INSERT INTO volumes (id, name, key_id, token, size, created_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: VolumeByID :one
+SELECT * FROM volumes WHERE id = ?;
+
+-- name: VolumeByName :one
+SELECT * FROM volumes WHERE key_id = ? AND name = ?;
+
+-- name: AllVolumes :many
+SELECT * FROM volumes ORDER BY created_at, id;
+
+-- name: VolumesOfKey :many
+SELECT * FROM volumes WHERE key_id = ? ORDER BY created_at, id;
+
+-- name: DeleteVolume :execrows
+DELETE FROM volumes WHERE id = ?;
 
 -- name: AddEvent :one
 INSERT INTO events (at, key_id, sandbox_id, kind, record) VALUES (?, ?, ?, ?, ?) RETURNING seq;

@@ -33,10 +33,28 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"SandboxIsReadBackAsWritten", sandboxIsReadBackAsWritten},
 		{"SandboxesAreListedByWhetherTheyEnded", sandboxesAreListed},
 		{"PruneTakesOldAndSurplusEndedOnes", pruneTakesOldAndSurplus},
-		{"TemplateIsFoundByIDAndName", templateIsFound},
-		{"NewBuildReplacesTheOldOneWhole", newBuildReplacesOldOne},
-		{"TemplateIDBelongsToOneName", templateIDBelongsToOneName},
-		{"DeletedTemplateIsReturnedOnce", deletedTemplateIsReturnedOnce},
+		{"TemplateIsFoundByEachOfItsRefs", templateIsFound},
+		{"NamelessTemplatesAreApart", namelessTemplatesAreApart},
+		{"NewBuildReplacesTheOneItsTagPointedAt", newBuildReplacesOldOne},
+		{"BuildsOfOneTemplateShareIDAndOwner", buildsShareTheirTemplate},
+		{"SameBuildIsReplacedInPlace", sameBuildIsReplaced},
+		{"AliasAndIDBelongToOneTemplateOfOneKey", aliasBelongsToOneKey},
+		{"TagsMoveBetweenBuilds", tagsMove},
+		{"TagsAreTakenOff", tagsAreTakenOff},
+		{"TagsOfATemplateAreLimited", tagsAreLimited},
+		{"PublicIsOfTheWholeTemplate", publicIsOfTheTemplate},
+		{"DeleteTakesATemplateATagOrABuild", deleteTakesWhatIsMeant},
+		{"DeletedTemplateTakesItsBuildRecordsAlong", deletedTemplateTakesBuilds},
+		{"TaggersDoNotLoseABuild", taggersDoNotLoseABuild},
+		{"BuildIsReadBackAsWritten", buildIsReadBackAsWritten},
+		{"BuildsOfOneAliasShareATemplateID", buildsShareATemplateID},
+		{"AliasIsReservedWhileItIsBuilt", aliasIsReserved},
+		{"TwoBuildsOfANewAliasAtOnceShareATemplateID", racingBuildsShareATemplateID},
+		{"BuildsAreListed", buildsAreListed},
+		{"PruneSparesBuildsUnderWay", pruneSparesBuildsUnderWay},
+		{"VolumeIsFoundByIDAndName", volumeIsFound},
+		{"VolumesOfAKeyAreLimited", volumesAreLimited},
+		{"VolumeNameIsTakenOnce", volumeNameIsTakenOnce},
 		{"EventsAreListedByKeySandboxAndKind", eventsAreListed},
 		{"EventIsReadBackAsWritten", eventIsReadBackAsWritten},
 		{"PruneKeepsTheNewestEventsOfEachKey", pruneKeepsNewestEvents},
@@ -246,79 +264,6 @@ func pruneTakesOldAndSurplus(t *testing.T, s store.Store) {
 	require.Equal(t, []string{"living"}, sandboxIDs(t, s, false))
 }
 
-func templateIsFound(t *testing.T, s store.Store) {
-	ctx := t.Context()
-	tpl := template("aaaaaaaaaaaaaaaaaaaa", "base")
-	stored, replaced, err := s.PutTemplate(ctx, tpl)
-	require.NoError(t, err)
-	require.Zero(t, replaced)
-	tpl.CreatedAt, tpl.BuiltAt = kept, kept
-	requireEqual(t, tpl, stored)
-
-	for _, by := range []string{tpl.ID, tpl.Name} {
-		got, err := s.Template(ctx, by)
-		require.NoError(t, err)
-		requireEqual(t, tpl, got)
-	}
-	_, err = s.Template(ctx, "other")
-	require.ErrorIs(t, err, store.ErrNotFound)
-	_, err = s.Template(ctx, "")
-	require.ErrorIs(t, err, store.ErrNotFound)
-
-	nameless := template("bbbbbbbbbbbbbbbbbbbb", "")
-	for _, id := range []string{"bbbbbbbbbbbbbbbbbbbb", "cccccccccccccccccccc"} {
-		nameless.ID = id
-		_, _, err = s.PutTemplate(ctx, nameless)
-		require.NoError(t, err, "several templates may have no name")
-	}
-	_, err = s.Template(ctx, "")
-	require.ErrorIs(t, err, store.ErrNotFound)
-	all, err := s.Templates(ctx)
-	require.NoError(t, err)
-	require.Len(t, all, 3)
-}
-
-func newBuildReplacesOldOne(t *testing.T, s store.Store) {
-	ctx := t.Context()
-	first, _, err := s.PutTemplate(ctx, template("aaaaaaaaaaaaaaaaaaaa", "base"))
-	require.NoError(t, err)
-
-	second := template("bbbbbbbbbbbbbbbbbbbb", "base")
-	second.CreatedAt = now.Add(time.Hour)
-	second.BuildID, second.Image, second.EnvVars = "build2", "image2", nil
-	stored, replaced, err := s.PutTemplate(ctx, second)
-	require.NoError(t, err)
-	requireEqual(t, first, replaced)
-	require.Equal(t, first.ID, stored.ID, "the id stays")
-	require.Equal(t, first.CreatedAt, stored.CreatedAt, "the time of creation stays")
-	require.Equal(t, "image2", stored.Image)
-	require.Empty(t, stored.EnvVars)
-
-	got, err := s.Template(ctx, "base")
-	require.NoError(t, err)
-	requireEqual(t, stored, got)
-}
-
-func templateIDBelongsToOneName(t *testing.T, s store.Store) {
-	_, _, err := s.PutTemplate(t.Context(), template("aaaaaaaaaaaaaaaaaaaa", "base"))
-	require.NoError(t, err)
-	for _, name := range []string{"other", ""} {
-		_, _, err = s.PutTemplate(t.Context(), template("aaaaaaaaaaaaaaaaaaaa", name))
-		require.ErrorIs(t, err, store.ErrExists)
-	}
-}
-
-func deletedTemplateIsReturnedOnce(t *testing.T, s store.Store) {
-	ctx := t.Context()
-	stored, _, err := s.PutTemplate(ctx, template("aaaaaaaaaaaaaaaaaaaa", "base"))
-	require.NoError(t, err)
-	deleted, err := s.DeleteTemplate(ctx, "base")
-	require.NoError(t, err)
-	requireEqual(t, stored, deleted)
-	_, err = s.DeleteTemplate(ctx, "base")
-	require.ErrorIs(t, err, store.ErrNotFound)
-}
-
 func writersDoNotLoseWork(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	const writers, each = 8, 20
@@ -352,15 +297,6 @@ func newKey(t *testing.T, name string) (store.Key, string) {
 	k, secret, err := store.NewKey(name, now)
 	require.NoError(t, err)
 	return k, secret
-}
-
-func template(id, name string) store.Template {
-	return store.Template{
-		ID: id, Name: name, CreatedAt: now, BuildID: "build1", BuiltAt: now, CPUs: 2, MemoryBytes: 1 << 30,
-		DiskBytes: 1 << 33, SizeBytes: 12345, Image: "image1", Snapshot: "snap1", StartCmd: "start", ReadyCmd: "ready",
-		EnvVars: map[string]string{"A": "b"}, User: "user", Workdir: "/home/user", Kernels: []string{"python"},
-		AgentHash: "a", EngineHash: "e", RecipeHash: "r",
-	}
 }
 
 func sandboxIDs(t *testing.T, s store.Store, ended bool) []string {

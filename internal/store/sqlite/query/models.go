@@ -4,6 +4,17 @@
 
 package query
 
+type Build struct {
+	ID         string
+	TemplateID string
+	KeyID      string
+	Alias      string
+	State      string
+	CreatedAt  int64
+	FinishedAt int64
+	Record     string
+}
+
 type Delivery struct {
 	Seq       int64
 	ID        string
@@ -54,9 +65,46 @@ type Sandbox struct {
 }
 
 type Template struct {
-	ID     string
-	Name   string
-	Record string
+	ID        string
+	Alias     string
+	KeyID     string
+	Public    int64
+	CreatedAt int64
+}
+
+type TemplateBuild struct {
+	ID         string
+	TemplateID string
+	BuiltAt    int64
+	Record     string
+}
+
+type TemplateTag struct {
+	TemplateID string
+	Tag        string
+	BuildID    string
+	AssignedAt int64
+}
+
+type TemplatesFlat struct {
+	ID        string
+	Alias     string
+	KeyID     string
+	Public    int64
+	CreatedAt int64
+	BuildID   string
+	BuiltAt   int64
+	Record    string
+	Tags      string
+}
+
+type Volume struct {
+	ID        string
+	Name      string
+	KeyID     string
+	Token     string
+	Size      int64
+	CreatedAt int64
 }
 
 type Webhook struct {

@@ -9,6 +9,36 @@ import (
 	"context"
 )
 
+const addBuild = `-- name: AddBuild :exec
+INSERT INTO builds (id, template_id, key_id, alias, state, created_at, finished_at, record)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+`
+
+type AddBuildParams struct {
+	ID         string
+	TemplateID string
+	KeyID      string
+	Alias      string
+	State      string
+	CreatedAt  int64
+	FinishedAt int64
+	Record     string
+}
+
+func (q *Queries) AddBuild(ctx context.Context, arg AddBuildParams) error {
+	_, err := q.db.ExecContext(ctx, addBuild,
+		arg.ID,
+		arg.TemplateID,
+		arg.KeyID,
+		arg.Alias,
+		arg.State,
+		arg.CreatedAt,
+		arg.FinishedAt,
+		arg.Record,
+	)
+	return err
+}
+
 const addDelivery = `-- name: AddDelivery :exec
 INSERT INTO deliveries (id, webhook_id, event_seq, event_id, kind, sandbox_id, state, reason, created_at, next_at, ended_at, tries, attempts)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -115,18 +145,28 @@ func (q *Queries) AddKey(ctx context.Context, arg AddKeyParams) error {
 	return err
 }
 
-const addTemplate = `-- name: AddTemplate :exec
-INSERT INTO templates (id, name, record) VALUES (?, ?, ?)
+const addVolume = `-- name: AddVolume :exec
+INSERT INTO volumes (id, name, key_id, token, size, created_at) VALUES (?, ?, ?, ?, ?, ?)
 `
 
-type AddTemplateParams struct {
-	ID     string
-	Name   string
-	Record string
+type AddVolumeParams struct {
+	ID        string
+	Name      string
+	KeyID     string
+	Token     string
+	Size      int64
+	CreatedAt int64
 }
 
-func (q *Queries) AddTemplate(ctx context.Context, arg AddTemplateParams) error {
-	_, err := q.db.ExecContext(ctx, addTemplate, arg.ID, arg.Name, arg.Record)
+func (q *Queries) AddVolume(ctx context.Context, arg AddVolumeParams) error {
+	_, err := q.db.ExecContext(ctx, addVolume,
+		arg.ID,
+		arg.Name,
+		arg.KeyID,
+		arg.Token,
+		arg.Size,
+		arg.CreatedAt,
+	)
 	return err
 }
 
@@ -164,6 +204,40 @@ func (q *Queries) AddWebhook(ctx context.Context, arg AddWebhookParams) error {
 		arg.FailingSince,
 	)
 	return err
+}
+
+const allVolumes = `-- name: AllVolumes :many
+SELECT id, name, key_id, token, size, created_at FROM volumes ORDER BY created_at, id
+`
+
+func (q *Queries) AllVolumes(ctx context.Context) ([]Volume, error) {
+	rows, err := q.db.QueryContext(ctx, allVolumes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Volume
+	for rows.Next() {
+		var i Volume
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.KeyID,
+			&i.Token,
+			&i.Size,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const allWebhooks = `-- name: AllWebhooks :many
@@ -205,12 +279,198 @@ func (q *Queries) AllWebhooks(ctx context.Context) ([]Webhook, error) {
 	return items, nil
 }
 
+const build = `-- name: Build :one
+SELECT record FROM builds WHERE id = ?
+`
+
+func (q *Queries) Build(ctx context.Context, id string) (string, error) {
+	row := q.db.QueryRowContext(ctx, build, id)
+	var record string
+	err := row.Scan(&record)
+	return record, err
+}
+
+const buildOfAlias = `-- name: BuildOfAlias :one
+SELECT record FROM builds
+WHERE alias = ?1 AND alias <> '' AND (finished_at = 0 OR key_id = ?2)
+ORDER BY finished_at <> 0, created_at DESC, id LIMIT 1
+`
+
+type BuildOfAliasParams struct {
+	Alias string
+	KeyID string
+}
+
+func (q *Queries) BuildOfAlias(ctx context.Context, arg BuildOfAliasParams) (string, error) {
+	row := q.db.QueryRowContext(ctx, buildOfAlias, arg.Alias, arg.KeyID)
+	var record string
+	err := row.Scan(&record)
+	return record, err
+}
+
+const builds = `-- name: Builds :many
+SELECT record FROM builds
+WHERE (CAST(?1 AS TEXT) = '' OR template_id = ?1)
+  AND (CAST(?2 AS TEXT) = '' OR key_id = ?2)
+  AND (CAST(?3 AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(?3)))
+ORDER BY created_at, id LIMIT ?5 OFFSET ?4
+`
+
+type BuildsParams struct {
+	TemplateID string
+	KeyID      string
+	States     string
+	Skip       int64
+	Most       int64
+}
+
+func (q *Queries) Builds(ctx context.Context, arg BuildsParams) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, builds,
+		arg.TemplateID,
+		arg.KeyID,
+		arg.States,
+		arg.Skip,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var record string
+		if err := rows.Scan(&record); err != nil {
+			return nil, err
+		}
+		items = append(items, record)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const buildsNewestFirst = `-- name: BuildsNewestFirst :many
+SELECT record FROM builds
+WHERE (CAST(?1 AS TEXT) = '' OR template_id = ?1)
+  AND (CAST(?2 AS TEXT) = '' OR key_id = ?2)
+  AND (CAST(?3 AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(?3)))
+ORDER BY created_at DESC, id DESC LIMIT ?5 OFFSET ?4
+`
+
+type BuildsNewestFirstParams struct {
+	TemplateID string
+	KeyID      string
+	States     string
+	Skip       int64
+	Most       int64
+}
+
+func (q *Queries) BuildsNewestFirst(ctx context.Context, arg BuildsNewestFirstParams) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, buildsNewestFirst,
+		arg.TemplateID,
+		arg.KeyID,
+		arg.States,
+		arg.Skip,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var record string
+		if err := rows.Scan(&record); err != nil {
+			return nil, err
+		}
+		items = append(items, record)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const buildsOfTemplate = `-- name: BuildsOfTemplate :many
+SELECT id, alias, key_id, public, created_at, build_id, built_at, record, tags FROM templates_flat WHERE id = ? ORDER BY built_at DESC, build_id
+`
+
+func (q *Queries) BuildsOfTemplate(ctx context.Context, id string) ([]TemplatesFlat, error) {
+	rows, err := q.db.QueryContext(ctx, buildsOfTemplate, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TemplatesFlat
+	for rows.Next() {
+		var i TemplatesFlat
+		if err := rows.Scan(
+			&i.ID,
+			&i.Alias,
+			&i.KeyID,
+			&i.Public,
+			&i.CreatedAt,
+			&i.BuildID,
+			&i.BuiltAt,
+			&i.Record,
+			&i.Tags,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteBuild = `-- name: DeleteBuild :exec
+DELETE FROM builds WHERE id = ?
+`
+
+func (q *Queries) DeleteBuild(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, deleteBuild, id)
+	return err
+}
+
+const deleteBuildsOf = `-- name: DeleteBuildsOf :execrows
+DELETE FROM builds WHERE template_id = ?
+`
+
+func (q *Queries) DeleteBuildsOf(ctx context.Context, templateID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteBuildsOf, templateID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const deleteDeliveriesOf = `-- name: DeleteDeliveriesOf :exec
 DELETE FROM deliveries WHERE webhook_id = ?
 `
 
 func (q *Queries) DeleteDeliveriesOf(ctx context.Context, webhookID string) error {
 	_, err := q.db.ExecContext(ctx, deleteDeliveriesOf, webhookID)
+	return err
+}
+
+const deleteFinishedBuildsOf = `-- name: DeleteFinishedBuildsOf :exec
+DELETE FROM builds WHERE template_id = ? AND finished_at <> 0
+`
+
+func (q *Queries) DeleteFinishedBuildsOf(ctx context.Context, templateID string) error {
+	_, err := q.db.ExecContext(ctx, deleteFinishedBuildsOf, templateID)
 	return err
 }
 
@@ -232,6 +492,20 @@ func (q *Queries) DeleteSandbox(ctx context.Context, id string) error {
 	return err
 }
 
+const deleteTag = `-- name: DeleteTag :exec
+DELETE FROM template_tags WHERE template_id = ? AND tag = ?
+`
+
+type DeleteTagParams struct {
+	TemplateID string
+	Tag        string
+}
+
+func (q *Queries) DeleteTag(ctx context.Context, arg DeleteTagParams) error {
+	_, err := q.db.ExecContext(ctx, deleteTag, arg.TemplateID, arg.Tag)
+	return err
+}
+
 const deleteTemplate = `-- name: DeleteTemplate :exec
 DELETE FROM templates WHERE id = ?
 `
@@ -239,6 +513,27 @@ DELETE FROM templates WHERE id = ?
 func (q *Queries) DeleteTemplate(ctx context.Context, id string) error {
 	_, err := q.db.ExecContext(ctx, deleteTemplate, id)
 	return err
+}
+
+const deleteTemplateBuild = `-- name: DeleteTemplateBuild :exec
+DELETE FROM template_builds WHERE id = ?
+`
+
+func (q *Queries) DeleteTemplateBuild(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, deleteTemplateBuild, id)
+	return err
+}
+
+const deleteVolume = `-- name: DeleteVolume :execrows
+DELETE FROM volumes WHERE id = ?
+`
+
+func (q *Queries) DeleteVolume(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteVolume, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const deleteWebhook = `-- name: DeleteWebhook :execrows
@@ -861,6 +1156,41 @@ func (q *Queries) NextDelivery(ctx context.Context, now int64) (int64, error) {
 	return column_1, err
 }
 
+const prunableBuilds = `-- name: PrunableBuilds :many
+SELECT id FROM builds b WHERE b.finished_at <> 0 AND (b.finished_at < ?1 OR (
+    SELECT COUNT(*) FROM builds n WHERE n.template_id = b.template_id AND n.finished_at <> 0
+      AND (n.finished_at, n.id) > (b.finished_at, b.id)) >= CAST(?2 AS INTEGER))
+ORDER BY id
+`
+
+type PrunableBuildsParams struct {
+	Before int64
+	Keep   int64
+}
+
+func (q *Queries) PrunableBuilds(ctx context.Context, arg PrunableBuildsParams) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, prunableBuilds, arg.Before, arg.Keep)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const pruneDeliveries = `-- name: PruneDeliveries :execrows
 DELETE FROM deliveries WHERE seq IN (
     SELECT d.seq FROM deliveries d
@@ -940,17 +1270,71 @@ func (q *Queries) PutSandbox(ctx context.Context, arg PutSandboxParams) error {
 	return err
 }
 
-const replaceTemplate = `-- name: ReplaceTemplate :exec
-UPDATE templates SET record = ? WHERE id = ?
+const putTag = `-- name: PutTag :exec
+INSERT INTO template_tags (template_id, tag, build_id, assigned_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (template_id, tag) DO UPDATE SET build_id = excluded.build_id, assigned_at = excluded.assigned_at
 `
 
-type ReplaceTemplateParams struct {
-	Record string
-	ID     string
+type PutTagParams struct {
+	TemplateID string
+	Tag        string
+	BuildID    string
+	AssignedAt int64
 }
 
-func (q *Queries) ReplaceTemplate(ctx context.Context, arg ReplaceTemplateParams) error {
-	_, err := q.db.ExecContext(ctx, replaceTemplate, arg.Record, arg.ID)
+func (q *Queries) PutTag(ctx context.Context, arg PutTagParams) error {
+	_, err := q.db.ExecContext(ctx, putTag,
+		arg.TemplateID,
+		arg.Tag,
+		arg.BuildID,
+		arg.AssignedAt,
+	)
+	return err
+}
+
+const putTemplate = `-- name: PutTemplate :exec
+INSERT INTO templates (id, alias, key_id, public, created_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+`
+
+type PutTemplateParams struct {
+	ID        string
+	Alias     string
+	KeyID     string
+	Public    int64
+	CreatedAt int64
+}
+
+func (q *Queries) PutTemplate(ctx context.Context, arg PutTemplateParams) error {
+	_, err := q.db.ExecContext(ctx, putTemplate,
+		arg.ID,
+		arg.Alias,
+		arg.KeyID,
+		arg.Public,
+		arg.CreatedAt,
+	)
+	return err
+}
+
+const putTemplateBuild = `-- name: PutTemplateBuild :exec
+INSERT INTO template_builds (id, template_id, built_at, record) VALUES (?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET built_at = excluded.built_at, record = excluded.record
+`
+
+type PutTemplateBuildParams struct {
+	ID         string
+	TemplateID string
+	BuiltAt    int64
+	Record     string
+}
+
+func (q *Queries) PutTemplateBuild(ctx context.Context, arg PutTemplateBuildParams) error {
+	_, err := q.db.ExecContext(ctx, putTemplateBuild,
+		arg.ID,
+		arg.TemplateID,
+		arg.BuiltAt,
+		arg.Record,
+	)
 	return err
 }
 
@@ -965,45 +1349,155 @@ func (q *Queries) Sandbox(ctx context.Context, id string) (string, error) {
 	return record, err
 }
 
-const templateByID = `-- name: TemplateByID :one
-SELECT record FROM templates WHERE id = ?
+const setTemplatePublic = `-- name: SetTemplatePublic :exec
+UPDATE templates SET public = ? WHERE id = ?
 `
 
-func (q *Queries) TemplateByID(ctx context.Context, id string) (string, error) {
-	row := q.db.QueryRowContext(ctx, templateByID, id)
-	var record string
-	err := row.Scan(&record)
-	return record, err
+type SetTemplatePublicParams struct {
+	Public int64
+	ID     string
 }
 
-const templateByName = `-- name: TemplateByName :one
-SELECT record FROM templates WHERE name = ? AND name <> ''
+func (q *Queries) SetTemplatePublic(ctx context.Context, arg SetTemplatePublicParams) error {
+	_, err := q.db.ExecContext(ctx, setTemplatePublic, arg.Public, arg.ID)
+	return err
+}
+
+const tag = `-- name: Tag :one
+SELECT template_id, tag, build_id, assigned_at FROM template_tags WHERE template_id = ? AND tag = ?
 `
 
-func (q *Queries) TemplateByName(ctx context.Context, name string) (string, error) {
-	row := q.db.QueryRowContext(ctx, templateByName, name)
-	var record string
-	err := row.Scan(&record)
-	return record, err
+type TagParams struct {
+	TemplateID string
+	Tag        string
+}
+
+func (q *Queries) Tag(ctx context.Context, arg TagParams) (TemplateTag, error) {
+	row := q.db.QueryRowContext(ctx, tag, arg.TemplateID, arg.Tag)
+	var i TemplateTag
+	err := row.Scan(
+		&i.TemplateID,
+		&i.Tag,
+		&i.BuildID,
+		&i.AssignedAt,
+	)
+	return i, err
+}
+
+const tagsOfTemplate = `-- name: TagsOfTemplate :many
+SELECT template_id, tag, build_id, assigned_at FROM template_tags WHERE template_id = ? ORDER BY assigned_at DESC, tag
+`
+
+func (q *Queries) TagsOfTemplate(ctx context.Context, templateID string) ([]TemplateTag, error) {
+	rows, err := q.db.QueryContext(ctx, tagsOfTemplate, templateID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TemplateTag
+	for rows.Next() {
+		var i TemplateTag
+		if err := rows.Scan(
+			&i.TemplateID,
+			&i.Tag,
+			&i.BuildID,
+			&i.AssignedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const templateBuild = `-- name: TemplateBuild :one
+SELECT id, alias, key_id, public, created_at, build_id, built_at, record, tags FROM templates_flat WHERE build_id = ?
+`
+
+func (q *Queries) TemplateBuild(ctx context.Context, buildID string) (TemplatesFlat, error) {
+	row := q.db.QueryRowContext(ctx, templateBuild, buildID)
+	var i TemplatesFlat
+	err := row.Scan(
+		&i.ID,
+		&i.Alias,
+		&i.KeyID,
+		&i.Public,
+		&i.CreatedAt,
+		&i.BuildID,
+		&i.BuiltAt,
+		&i.Record,
+		&i.Tags,
+	)
+	return i, err
+}
+
+const templateRow = `-- name: TemplateRow :one
+SELECT id, alias, key_id, public, created_at FROM templates WHERE id = ?
+`
+
+func (q *Queries) TemplateRow(ctx context.Context, id string) (Template, error) {
+	row := q.db.QueryRowContext(ctx, templateRow, id)
+	var i Template
+	err := row.Scan(
+		&i.ID,
+		&i.Alias,
+		&i.KeyID,
+		&i.Public,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
+const templateRowByAlias = `-- name: TemplateRowByAlias :one
+SELECT id, alias, key_id, public, created_at FROM templates WHERE alias = ? AND alias <> ''
+`
+
+func (q *Queries) TemplateRowByAlias(ctx context.Context, alias string) (Template, error) {
+	row := q.db.QueryRowContext(ctx, templateRowByAlias, alias)
+	var i Template
+	err := row.Scan(
+		&i.ID,
+		&i.Alias,
+		&i.KeyID,
+		&i.Public,
+		&i.CreatedAt,
+	)
+	return i, err
 }
 
 const templates = `-- name: Templates :many
-SELECT record FROM templates ORDER BY name, id
+SELECT id, alias, key_id, public, created_at, build_id, built_at, record, tags FROM templates_flat ORDER BY alias, id, built_at DESC, build_id
 `
 
-func (q *Queries) Templates(ctx context.Context) ([]string, error) {
+func (q *Queries) Templates(ctx context.Context) ([]TemplatesFlat, error) {
 	rows, err := q.db.QueryContext(ctx, templates)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []TemplatesFlat
 	for rows.Next() {
-		var record string
-		if err := rows.Scan(&record); err != nil {
+		var i TemplatesFlat
+		if err := rows.Scan(
+			&i.ID,
+			&i.Alias,
+			&i.KeyID,
+			&i.Public,
+			&i.CreatedAt,
+			&i.BuildID,
+			&i.BuiltAt,
+			&i.Record,
+			&i.Tags,
+		); err != nil {
 			return nil, err
 		}
-		items = append(items, record)
+		items = append(items, i)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err
@@ -1025,6 +1519,27 @@ type TouchKeyParams struct {
 
 func (q *Queries) TouchKey(ctx context.Context, arg TouchKeyParams) error {
 	_, err := q.db.ExecContext(ctx, touchKey, arg.At, arg.ID)
+	return err
+}
+
+const updateBuild = `-- name: UpdateBuild :exec
+UPDATE builds SET state = ?, finished_at = ?, record = ? WHERE id = ?
+`
+
+type UpdateBuildParams struct {
+	State      string
+	FinishedAt int64
+	Record     string
+	ID         string
+}
+
+func (q *Queries) UpdateBuild(ctx context.Context, arg UpdateBuildParams) error {
+	_, err := q.db.ExecContext(ctx, updateBuild,
+		arg.State,
+		arg.FinishedAt,
+		arg.Record,
+		arg.ID,
+	)
 	return err
 }
 
@@ -1118,6 +1633,81 @@ func (q *Queries) UpdateWebhook(ctx context.Context, arg UpdateWebhookParams) er
 		arg.ID,
 	)
 	return err
+}
+
+const volumeByID = `-- name: VolumeByID :one
+SELECT id, name, key_id, token, size, created_at FROM volumes WHERE id = ?
+`
+
+func (q *Queries) VolumeByID(ctx context.Context, id string) (Volume, error) {
+	row := q.db.QueryRowContext(ctx, volumeByID, id)
+	var i Volume
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.KeyID,
+		&i.Token,
+		&i.Size,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
+const volumeByName = `-- name: VolumeByName :one
+SELECT id, name, key_id, token, size, created_at FROM volumes WHERE key_id = ? AND name = ?
+`
+
+type VolumeByNameParams struct {
+	KeyID string
+	Name  string
+}
+
+func (q *Queries) VolumeByName(ctx context.Context, arg VolumeByNameParams) (Volume, error) {
+	row := q.db.QueryRowContext(ctx, volumeByName, arg.KeyID, arg.Name)
+	var i Volume
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.KeyID,
+		&i.Token,
+		&i.Size,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
+const volumesOfKey = `-- name: VolumesOfKey :many
+SELECT id, name, key_id, token, size, created_at FROM volumes WHERE key_id = ? ORDER BY created_at, id
+`
+
+func (q *Queries) VolumesOfKey(ctx context.Context, keyID string) ([]Volume, error) {
+	rows, err := q.db.QueryContext(ctx, volumesOfKey, keyID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Volume
+	for rows.Next() {
+		var i Volume
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.KeyID,
+			&i.Token,
+			&i.Size,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const webhook = `-- name: Webhook :one
