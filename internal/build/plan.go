@@ -18,6 +18,13 @@ type Stage struct {
 	Name  string // of a Dockerfile's AS; for messages
 	From  From
 	Steps []Step
+	// AsImage begins with the user and the working directory that the image of From
+	// says, as a Dockerfile does. Without it a stage from an image begins as a
+	// sandbox does: with user, in /home/user.
+	AsImage bool
+	// Words: Path and Vars are words of a Dockerfile, in which quotes, escapes and
+	// ${NAME:-default} mean something. Without it only $NAME and ${NAME} do.
+	Words bool
 }
 
 // From is what a stage begins with: exactly one of the fields that name something.
@@ -70,11 +77,12 @@ type Step struct {
 	// Vars of Env and Arg, in order. "$NAME" in a value is a variable of the stage.
 	Vars []Var
 
-	// What Copy copies: an archive that was uploaded (see Builds.Upload), by its
-	// hash, or Sources below the root of an earlier stage or of an image.
+	// What Copy copies: Files is the hash of an archive that was uploaded (see
+	// Builds.Upload), whose entries begin with Sources[0]; or else Sources below the
+	// root of From, an earlier stage or an image.
 	Files   string
 	From    *From    // Stage, Image or Template
-	Sources []string // absolute paths, with patterns as in path.Match
+	Sources []string // paths, with patterns as in path.Match; absolute in From
 	// Mode, when not nil, is given to what Copy copies: permission bits.
 	Mode *uint32
 	// Unpack makes Copy unpack the tar archives among Files, as ADD does.

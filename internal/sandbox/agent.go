@@ -90,6 +90,24 @@ func (a *agentClient) post(ctx context.Context, path string, in, out any) error 
 	return json.Unmarshal(answer, out)
 }
 
+// stream sends a request whose body or answer is long. The error is a *CopyError
+// when the agent says that the caller's request is the trouble.
+func (a *agentClient) stream(request *http.Request) (io.ReadCloser, error) {
+	response, err := a.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", request.URL.Path, err)
+	}
+	if response.StatusCode/100 == 2 {
+		return response.Body, nil
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10))
+	if response.StatusCode/100 == 4 {
+		return nil, &CopyError{string(bytes.TrimSpace(text))}
+	}
+	return nil, fmt.Errorf("agent %s: %s: %s", request.URL.Path, response.Status, bytes.TrimSpace(text))
+}
+
 // tunnel connects to a port that listens on the sandbox's loopback only.
 // ErrPortClosed when none does.
 func (a *agentClient) tunnel(ctx context.Context, port uint16) (net.Conn, error) {

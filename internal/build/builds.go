@@ -1,0 +1,416 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Folders and prefixes below builds/ of the data folder.
+const (
+	uploadsDir    = "uploads"  // archives of clients, by key and hash
+	layersDir     = "layers"   // disks of stages, by key of the step
+	imagesDir     = "images"   // the name of the image made of a stage, by its key
+	logsDir       = "logs"     // of builds, lines of JSON; a lock beside each that runs
+	partialPrefix = "partial-" // what is being written
+)
+
+// Limits on builds.
+const (
+	// atOnce is how many builds run at the same time; the others wait.
+	atOnce = 2
+	// waitingMost is how many builds of one key may run or wait.
+	waitingMost = 20
+	// patience bounds one build, waiting not included.
+	patience = time.Hour
+	// buildDisk is what the steps of a build may write, bytes.
+	buildDisk = 20 << 30
+	// buildsKept is how many builds that ended are remembered of each template, and
+	// logsKept for how long.
+	buildsKept = 20
+	logsKept   = 30 * 24 * time.Hour
+	// layersBytes is how much the layers may take in all, bytes.
+	layersBytes = 20 << 30
+	layersKept  = 30 * 24 * time.Hour
+	uploadsMost = 20 << 30 // bytes, of one key
+)
+
+// Errors that callers decide on.
+var (
+	// ErrNotFound: there is no such build.
+	ErrNotFound = errors.New("build not found")
+	// ErrStarted: the build was started already.
+	ErrStarted = errors.New("the build was started already")
+	// ErrTooMany: the key has as many builds under way as it may.
+	ErrTooMany = fmt.Errorf("at most %d builds of a key may run or wait; wait for one to end", waitingMost)
+)
+
+// Images makes root images.
+type Images interface {
+	Import(ctx context.Context, source image.Source, progress func(string)) (image.Imported, error)
+	// Commit makes an image of that name of another and what was written over it
+	// (engine.Instance.WriteDisk). One that is there already is taken.
+	Commit(ctx context.Context, base, upper, name string) (image.Image, error)
+}
+
+// Config is what builds work with.
+type Config struct {
+	DataDir string // the data folder, absolute
+	Manager *sandbox.Manager
+	Store   store.Store
+	Images  Images
+	Log     *slog.Logger
+	// Told is given each line of each build's log at once; nil is nobody.
+	Told func(Entry)
+}
+
+// Builds runs builds. Safe for concurrent use, also by several processes on one
+// data folder.
+//
+// The life of a build: Request gives it an id and says what it is to make, Start
+// lets it wait for its turn, and when its turn has come it runs to "ready" or
+// "error". Only then a name or a tag means what it made: a build that fails, is
+// cancelled or dies with its process changes nothing and leaves nothing but its
+// record, its log, and layers that the next build can use.
+type Builds struct {
+	config Config
+	ctx    context.Context // ends when Close is called
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	turns  chan struct{}
+	layers sync.RWMutex // held to replace a layer; shared while one is read
+
+	mu   sync.Mutex
+	live map[string]*build // started and not ended
+}
+
+// New makes the folder and ends what builds of processes that died have left.
+func New(ctx context.Context, config Config) (*Builds, error) {
+	b := &Builds{config: config, turns: make(chan struct{}, atOnce), live: map[string]*build{}}
+	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	for _, dir := range []string{uploadsDir, layersDir, imagesDir, logsDir} {
+		if err := os.MkdirAll(b.dir(dir), 0o700); err != nil {
+			return nil, fmt.Errorf("make the folder of builds: %w", err)
+		}
+	}
+	if err := b.sweep(ctx); err != nil {
+		return nil, fmt.Errorf("look after builds that were cut off: %w", err)
+	}
+	return b, nil
+}
+
+// Close cancels the builds that run and returns when nothing is left of them.
+func (b *Builds) Close() {
+	b.cancel()
+	b.work.Wait()
+}
+
+func (b *Builds) dir(name string) string { return filepath.Join(b.config.DataDir, "builds", name) }
+
+func (b *Builds) logPath(id string) string  { return filepath.Join(b.dir(logsDir), id+".jsonl") }
+func (b *Builds) lockPath(id string) string { return filepath.Join(b.dir(logsDir), id+".lock") }
+
+// Request is what a build is to make.
+type Request struct {
+	KeyID string
+	Alias string   // name of the template; empty makes one without
+	Tags  []string // empty is the default tag
+	// CPUs and MemoryBytes of the template's sandboxes, 0 for the defaults;
+	// DiskBytes is what they may write.
+	CPUs                   int
+	MemoryBytes, DiskBytes int64
+}
+
+// Limits on what a request may ask for (E2B's, and memory for two more).
+const (
+	MaxCPUs        = 32
+	MinMemory      = 128 << 20
+	MaxMemory      = 256 << 30
+	MaxDisk        = 1 << 40
+	defaultCPUs    = 2
+	defaultMemory  = 1 << 30
+	defaultDisk    = 10 << 30
+	memoryMultiple = 2 << 20
+)
+
+func (r *Request) check() error {
+	if r.CPUs == 0 {
+		r.CPUs = defaultCPUs
+	}
+	if r.MemoryBytes == 0 {
+		r.MemoryBytes = defaultMemory
+	}
+	r.DiskBytes = max(r.DiskBytes, defaultDisk)
+	switch {
+	case r.CPUs < 1 || r.CPUs > MaxCPUs:
+		return &sandbox.InvalidError{Message: fmt.Sprintf("CPU count must be between 1 and %d, not %d", MaxCPUs, r.CPUs)}
+	case r.CPUs > 1 && r.CPUs%2 != 0:
+		return &sandbox.InvalidError{Message: fmt.Sprintf("CPU count must be 1 or an even number, not %d", r.CPUs)}
+	case r.MemoryBytes < MinMemory || r.MemoryBytes > MaxMemory:
+		return &sandbox.InvalidError{Message: fmt.Sprintf("memory must be between %d and %d MiB, not %d", MinMemory>>20, MaxMemory>>20, r.MemoryBytes>>20)}
+	case r.MemoryBytes%memoryMultiple != 0:
+		return &sandbox.InvalidError{Message: fmt.Sprintf("memory must be an even number of MiB, not %d", r.MemoryBytes>>20)}
+	case r.DiskBytes > MaxDisk:
+		return &sandbox.InvalidError{Message: fmt.Sprintf("disk must be at most %d GiB", int64(MaxDisk)>>30)}
+	}
+	return nil
+}
+
+// Request notes a build that is to be started. Errors: *sandbox.InvalidError,
+// store.ErrExists when the alias is another key's, ErrTooMany.
+func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
+	if err := r.check(); err != nil {
+		return store.Build{}, err
+	}
+	under, err := b.config.Store.Builds(ctx, store.BuildFilter{KeyID: r.KeyID, States: []store.BuildState{store.BuildWaiting, store.BuildBuilding}, Most: waitingMost})
+	if err != nil {
+		return store.Build{}, err
+	}
+	if len(under) >= waitingMost {
+		return store.Build{}, ErrTooMany
+	}
+	tags := r.Tags
+	if len(tags) == 0 {
+		tags = []string{store.DefaultTag}
+	}
+	now := time.Now().UTC()
+	return b.config.Store.AddBuild(ctx, store.Build{
+		ID: uuid.NewString(), TemplateID: sandbox.NewTemplateID(), KeyID: r.KeyID, Alias: r.Alias, Tags: tags,
+		State: store.BuildWaiting, CPUs: r.CPUs, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes,
+		CreatedAt: now, UpdatedAt: now,
+	})
+}
+
+// Start lets a build that was requested wait for its turn and run. It checks the
+// plan: *sandbox.InvalidError. ErrNotFound, ErrStarted.
+func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
+	if err := plan.check(); err != nil {
+		return err
+	}
+	record, err := b.config.Store.Build(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	if record.State != store.BuildWaiting {
+		return ErrStarted
+	}
+	log, err := newJournal(b.logPath(id), b.config.Told)
+	if err != nil {
+		return fmt.Errorf("make the log of build %s: %w", id, err)
+	}
+	lock, err := lockFile(b.lockPath(id))
+	if err != nil {
+		return errors.Join(fmt.Errorf("lock build %s: %w", id, err), log.close())
+	}
+	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{})}
+	run.ctx, run.cancel = context.WithCancelCause(b.ctx)
+	b.mu.Lock()
+	if b.ctx.Err() != nil || b.live[id] != nil {
+		b.mu.Unlock()
+		return errors.Join(ErrStarted, log.close(), lock.Close())
+	}
+	b.live[id] = run
+	b.work.Add(1)
+	b.mu.Unlock()
+	go run.live()
+	return nil
+}
+
+// Wait returns the record of a build when it has ended. When ctx ends before, the
+// build is cancelled and its end awaited.
+func (b *Builds) Wait(ctx context.Context, id string) (store.Build, error) {
+	if run := b.running(id); run != nil {
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			b.Cancel(id, "it was cancelled")
+			<-run.done
+		}
+	}
+	return b.Get(context.WithoutCancel(ctx), id)
+}
+
+// Get returns the record of a build. ErrNotFound.
+func (b *Builds) Get(ctx context.Context, id string) (store.Build, error) {
+	record, err := b.config.Store.Build(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Build{}, ErrNotFound
+	}
+	return record, err
+}
+
+// Cancel ends a build that runs or waits here.
+func (b *Builds) Cancel(id, reason string) {
+	if run := b.running(id); run != nil {
+		run.cancel(&StepError{Message: reason})
+	}
+}
+
+// CancelTemplate ends the builds of a template.
+func (b *Builds) CancelTemplate(templateID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, run := range b.live {
+		if run.record.TemplateID == templateID {
+			run.cancel(&StepError{Message: "its template was deleted"})
+		}
+	}
+}
+
+// Log returns what is kept of a build's log, oldest first.
+func (b *Builds) Log(id string) ([]Entry, error) {
+	if run := b.running(id); run != nil {
+		return run.log.all(), nil
+	}
+	if uuid.Validate(id) != nil {
+		return nil, ErrNotFound
+	}
+	return readJournal(b.logPath(id))
+}
+
+func (b *Builds) running(id string) *build {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.live[id]
+}
+
+// sweep notes the end of builds whose process has died and removes what was half
+// written.
+func (b *Builds) sweep(ctx context.Context) error {
+	records, err := b.config.Store.Builds(ctx, store.BuildFilter{States: []store.BuildState{store.BuildWaiting, store.BuildBuilding}, Most: 10_000})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, record := range records {
+		if _, err := os.Stat(b.lockPath(record.ID)); errors.Is(err, fs.ErrNotExist) && time.Since(record.CreatedAt) < uploadTime {
+			continue // it was requested and not started yet: the client uploads
+		}
+		lock, err := lockFile(b.lockPath(record.ID))
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue // another process runs it
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		_, err = b.config.Store.UpdateBuild(ctx, record.ID, func(r *store.Build) error {
+			r.State, r.Reason, r.FinishedAt = store.BuildError, "the server was stopped while it was building", time.Now().UTC()
+			return nil
+		})
+		errs = append(errs, err, os.Remove(lock.Name()), lock.Close())
+	}
+	if len(b.others()) == 0 {
+		errs = append(errs, b.removePartial())
+	}
+	return errors.Join(errs...)
+}
+
+// uploadTime is how long a build that was requested may wait to be started.
+const uploadTime = 2 * time.Hour
+
+// others are the builds that processes run now.
+func (b *Builds) others() []string {
+	locks, _ := filepath.Glob(b.lockPath("*"))
+	var running []string
+	for _, path := range locks {
+		lock, err := lockFile(path)
+		if err != nil {
+			running = append(running, strings.TrimSuffix(filepath.Base(path), ".lock"))
+			continue
+		}
+		lock.Close()
+	}
+	return running
+}
+
+// removePartial removes what was half written; nobody writes now.
+func (b *Builds) removePartial() error {
+	var errs []error
+	for _, pattern := range []string{filepath.Join(layersDir, partialPrefix+"*"), filepath.Join(uploadsDir, "*", partialPrefix+"*"), filepath.Join(logsDir, partialPrefix+"*")} {
+		found, _ := filepath.Glob(b.dir(pattern))
+		for _, path := range found {
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Prune removes what builds keep and nobody has used for long, or beyond a size:
+// layers, uploads, records and logs. With everything it keeps only what was used
+// in the last hour. It tells how many bytes were, or with dryRun would be, freed.
+func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) (freed int64, err error) {
+	layers, uploads := int64(layersBytes), int64(uploadsMost)
+	if everything {
+		layers, uploads = 0, 0
+	}
+	var errs []error
+	add := func(n int64, err error) {
+		freed += n
+		errs = append(errs, err)
+	}
+	add(pruneFolder(b.dir(layersDir), layers, layersKept, dryRun))
+	owners, err := os.ReadDir(b.dir(uploadsDir))
+	errs = append(errs, err)
+	for _, owner := range owners {
+		add(pruneFolder(filepath.Join(b.dir(uploadsDir), owner.Name()), uploads, uploadKept, dryRun))
+	}
+	if !dryRun {
+		gone, err := b.config.Store.PruneBuilds(ctx, time.Now().Add(-logsKept), buildsKept)
+		errs = append(errs, err)
+		for _, id := range gone {
+			if err := os.Remove(b.logPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return freed, errors.Join(errs...)
+}
+
+// lockFile makes and locks a file, without waiting: unix.EWOULDBLOCK.
+func lockFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// diskBytes is what a file or folder takes on the disk, bytes.
+func diskBytes(path string) int64 {
+	var total int64
+	filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += stat.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total
+}

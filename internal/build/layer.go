@@ -1,0 +1,108 @@
+package build
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// A layer is the disk of a stage after a step: a folder named by the key of that
+// step, which is a hash of everything that shaped it. A later build whose steps
+// begin in the same way goes on from there.
+
+// layerKey chains the key before with what a step does.
+func layerKey(before string, step any) string {
+	text, err := json.Marshal(step)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	sum := sha256.Sum256(append([]byte(before+"\n"), text...))
+	return hex.EncodeToString(sum[:16])
+}
+
+// layer returns the folder of a layer and notes that it was used; empty when there
+// is none.
+func (b *Builds) layer(key string) string {
+	dir := filepath.Join(b.dir(layersDir), key)
+	now := time.Now()
+	if os.Chtimes(dir, now, now) != nil {
+		return ""
+	}
+	return dir
+}
+
+// keepLayer has save write a folder and makes it the layer of a key, in place of
+// one that is there.
+func (b *Builds) keepLayer(ctx context.Context, key string, save func(ctx context.Context, to string) error) error {
+	work, err := os.MkdirTemp(b.dir(layersDir), partialPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	fresh := filepath.Join(work, "disk")
+	if err := save(ctx, fresh); err != nil {
+		return err
+	}
+	b.layers.Lock()
+	defer b.layers.Unlock()
+	dir := filepath.Join(b.dir(layersDir), key)
+	// A build may be starting from the old one; it has the files open or finds the
+	// new ones, which are as good.
+	if err := os.Rename(dir, filepath.Join(work, "old")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(fresh, dir)
+}
+
+// pruneFolder removes the entries of a folder that were used longest ago until
+// the rest is within a size; those that were used in the last hour stay. It tells
+// how many bytes were freed.
+func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, dryRun bool) (freed int64, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	type item struct {
+		path  string
+		used  time.Time
+		bytes int64
+	}
+	var items []item
+	var total int64
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue // it is gone
+		}
+		path := filepath.Join(dir, e.Name())
+		items = append(items, item{path, info.ModTime(), diskBytes(path)})
+		total += items[len(items)-1].bytes
+	}
+	slices.SortFunc(items, func(a, b item) int { return a.used.Compare(b.used) })
+	var errs []error
+	for _, i := range items {
+		age := time.Since(i.used)
+		if age < usedLately || (total <= keepBytes && age < keepFor) {
+			continue
+		}
+		if !dryRun {
+			errs = append(errs, os.RemoveAll(i.path))
+		}
+		total -= i.bytes
+		freed += i.bytes
+	}
+	return freed, errors.Join(errs...)
+}
+
+// usedLately keeps from pruning what a build may be using.
+const usedLately = time.Hour

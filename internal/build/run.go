@@ -1,0 +1,189 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Steps that are none of the plan's, for messages and logs (the names are E2B's).
+const (
+	StepBase     = "base"
+	StepFinalize = "finalize"
+)
+
+// StepError is why a build failed, in words for whoever asked for it.
+type StepError struct {
+	Step    string // StepBase, StepFinalize or the number of a step, from 1; empty for none
+	Message string
+	Err     error // what the machine said; may be nil
+}
+
+func (e *StepError) Error() string { return e.Message }
+func (e *StepError) Unwrap() error { return e.Err }
+
+// build is one run of a plan.
+type build struct {
+	b      *Builds
+	record store.Build
+	plan   Plan
+	log    *journal
+	lock   *os.File // held while it runs
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	stages []*stage
+	extra  []*stage // of images that are only copied from
+	step   int      // the last that was settled, from 1
+}
+
+// live takes a build from its start to its end.
+func (r *build) live() {
+	defer r.b.work.Done()
+	err := r.wait()
+	if err == nil {
+		ctx, cancel := context.WithTimeoutCause(r.ctx, patience, &StepError{Message: fmt.Sprintf("the build took longer than %s", patience)})
+		err = r.run(ctx)
+		if ctx.Err() != nil && err != nil {
+			err = r.ended(context.Cause(ctx), err)
+		}
+		cancel()
+		r.giveTurn()
+	}
+	r.finish(err)
+	r.b.mu.Lock()
+	delete(r.b.live, r.record.ID)
+	r.b.mu.Unlock()
+	r.cancel(nil)
+	close(r.done)
+}
+
+// wait waits for the build's turn.
+func (r *build) wait() error {
+	select {
+	case r.b.turns <- struct{}{}:
+	default:
+		r.log.say(LevelInfo, "", "waiting for other builds to end")
+		select {
+		case r.b.turns <- struct{}{}:
+		case <-r.ctx.Done():
+			return r.ended(context.Cause(r.ctx), r.ctx.Err())
+		}
+	}
+	return r.update(func(b *store.Build) { b.State = store.BuildBuilding })
+}
+
+func (r *build) giveTurn() { <-r.b.turns }
+
+// ended says why a build was given up.
+func (r *build) ended(cause, err error) error {
+	var why *StepError
+	if errors.As(cause, &why) {
+		return &StepError{Step: why.Step, Message: why.Message, Err: err}
+	}
+	return &StepError{Message: "the server was stopped while it was building", Err: err}
+}
+
+// run does all of a plan and makes the template.
+func (r *build) run(ctx context.Context) error {
+	defer func() {
+		for _, s := range append(r.stages, r.extra...) {
+			if err := s.close(context.WithoutCancel(ctx)); err != nil {
+				r.b.config.Log.Error("a build left something behind", "build", r.record.ID, "error", err)
+			}
+		}
+	}()
+	last := len(r.plan.Stages) - 1
+	for i, plan := range r.plan.Stages {
+		s := &stage{build: r, plan: plan, last: i == last}
+		r.stages = append(r.stages, s)
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
+	}
+	t, err := r.stages[last].template(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	made, err := r.b.config.Manager.BuildTemplate(ctx, t, false, func(step string) {
+		r.log.say(LevelInfo, StepFinalize, "[finalize] "+step)
+	})
+	if err != nil {
+		return &StepError{Step: StepFinalize, Message: firstLine(err.Error()), Err: err}
+	}
+	r.record.TemplateID = made.ID
+	r.log.say(LevelInfo, StepFinalize, fmt.Sprintf("[finalize] template %s is ready, %d MB on disk, after %.1f s", made.ID, made.SizeBytes/1e6, time.Since(began).Seconds()))
+	return nil
+}
+
+// finish writes what came of the build.
+func (r *build) finish(err error) {
+	state := store.BuildReady
+	var why StepError
+	if err != nil {
+		state = store.BuildError
+		why = StepError{Message: firstLine(err.Error()), Err: err}
+		var step *StepError
+		if errors.As(err, &step) {
+			why = *step
+		}
+		r.log.say(LevelError, why.Step, "build failed: "+why.Message)
+		if cause := why.Err; cause != nil {
+			r.b.config.Log.Info("build failed", "build", r.record.ID, "step", why.Step, "error", cause)
+		}
+	}
+	err = r.update(func(b *store.Build) {
+		b.TemplateID = r.record.TemplateID
+		b.State, b.Step, b.Reason, b.FinishedAt = state, why.Step, why.Message, time.Now().UTC()
+	})
+	if err := errors.Join(err, r.log.close(), os.Remove(r.lock.Name()), r.lock.Close()); err != nil {
+		r.b.config.Log.Error("the end of a build was not written", "build", r.record.ID, "error", err)
+	}
+	if _, err := r.b.Prune(context.WithoutCancel(r.ctx), false, false); err != nil {
+		r.b.config.Log.Error("what builds keep was not pruned", "error", err)
+	}
+}
+
+func (r *build) update(change func(*store.Build)) error {
+	_, err := r.b.config.Store.UpdateBuild(context.WithoutCancel(r.ctx), r.record.ID, func(b *store.Build) error {
+		change(b)
+		b.UpdatedAt = time.Now().UTC()
+		return nil
+	})
+	return err
+}
+
+// partialFolder makes a folder for what is of use during the build only.
+func (r *build) partialFolder() (string, error) {
+	return os.MkdirTemp(r.b.dir(logsDir), partialPrefix)
+}
+
+// template finds a template that the build's owner may use.
+func (r *build) template(ctx context.Context, ref string) (store.Template, error) {
+	t, err := r.b.config.Store.Template(ctx, ref)
+	if err == nil && t.KeyID != "" && t.KeyID != r.record.KeyID && !t.Public {
+		err = store.ErrNotFound
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return t, &StepError{Step: StepBase, Message: fmt.Sprintf("template '%s' not found", ref), Err: sandbox.ErrTemplateNotFound}
+	}
+	return t, err
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+func (b *Builds) imagePath(name string) string {
+	return filepath.Join(b.config.DataDir, "images", name)
+}

@@ -1,0 +1,461 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// stage makes one root file system. settle tells what its steps come to, without
+// running any; reach runs what has to be run.
+type stage struct {
+	build *build
+	plan  Stage
+	last  bool // of its plan: it becomes the template
+
+	base  store.Template // whose image it begins with
+	tasks []task
+	key   string // of the last task
+
+	// In force after the last task.
+	env           map[string]string
+	user, workdir string
+
+	shop    *sandbox.Workshop // nil until it is needed
+	reached bool
+}
+
+// task is a step with its variables put in and its key.
+type task struct {
+	Step
+	number  int // in the plan, from 1
+	key     string
+	env     map[string]string
+	user    string // in force
+	workdir string
+	source  *stage // of a Copy
+	forced  bool
+}
+
+// writes tells whether a task changes the file system.
+func (t task) writes() bool {
+	switch t.Kind {
+	case Run, Copy, Workdir:
+		return true
+	case Env:
+		return slices.ContainsFunc(t.Vars, func(v Var) bool { return v.Name == "PATH" })
+	}
+	return false
+}
+
+// Who a stage runs as and where, when nothing says so.
+const (
+	sandboxUser = "user"
+	sandboxHome = "/home/user"
+)
+
+// settle finds what the stage begins with and works out its tasks.
+func (s *stage) settle(ctx context.Context) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	args := map[string]string{}
+	forced := s.build.plan.Force
+	for _, step := range s.plan.Steps {
+		s.build.step++
+		forced = forced || step.Force
+		t := task{Step: step, number: s.build.step, forced: forced}
+		if err := s.settleOne(ctx, &t, args); err != nil {
+			return s.failed(t, err.Error(), err)
+		}
+		s.tasks = append(s.tasks, t)
+		s.key = t.key
+	}
+	return nil
+}
+
+// settleOne works out one task and what is in force after it.
+func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) (err error) {
+	known := maps.Clone(args)
+	maps.Copy(known, s.env) // ENV wins over ARG
+	if t.Path, err = expand(t.Path, s.plan.Words, known); err != nil {
+		return err
+	}
+	t.Vars = slices.Clone(t.Vars)
+	for i, v := range t.Vars {
+		if t.Vars[i].Value, err = expand(v.Value, s.plan.Words, known); err != nil {
+			return err
+		}
+	}
+	switch t.Kind {
+	case Env:
+		for _, v := range t.Vars {
+			s.env[v.Name] = v.Value
+		}
+	case Arg:
+		for _, v := range t.Vars {
+			args[v.Name] = v.Value
+		}
+	case User:
+		s.user = t.User
+	case Workdir:
+		t.Path = s.absolute(t.Path)
+		s.workdir = t.Path
+	case Copy:
+		t.Path = s.absolute(t.Path)
+		if t.From != nil {
+			if t.source, err = s.build.source(ctx, *t.From); err != nil {
+				return err
+			}
+		}
+	}
+	t.env = maps.Clone(args)
+	maps.Copy(t.env, s.env)
+	t.user, t.workdir = s.user, s.workdir
+	var from string
+	if t.source != nil {
+		from = t.source.key
+	}
+	t.key = layerKey(s.key, struct {
+		Kind                            Kind
+		Argv, Sources                   []string
+		User, Who, Dir, Path, Files, Of string
+		Vars                            []Var
+		Mode                            *uint32
+		Unpack                          bool
+	}{t.Kind, t.Argv, t.Sources, t.User, t.user, t.workdir, t.Path, t.Files, from, t.Vars, t.Mode, t.Unpack})
+	return nil
+}
+
+// absolute makes a path of a step absolute; a "/" at its end stays.
+func (s *stage) absolute(name string) string {
+	slash := strings.HasSuffix(name, "/") || name == "."
+	if !path.IsAbs(name) {
+		name = path.Join(s.workdir, name)
+	}
+	name = path.Clean(name)
+	if slash && name != "/" {
+		name += "/"
+	}
+	return name
+}
+
+// begin finds what the stage begins with.
+func (s *stage) begin(ctx context.Context) error {
+	r := s.build
+	s.env, s.user, s.workdir = map[string]string{"PATH": defaultPath}, sandboxUser, sandboxHome
+	from := s.plan.From
+	switch {
+	case from.Template != "":
+		t, err := r.template(ctx, from.Template)
+		if err != nil {
+			return err
+		}
+		r.log.say(LevelInfo, StepBase, "[base] FROM template "+from.Template)
+		s.base = t
+		maps.Copy(s.env, t.EnvVars)
+		s.setUser(t.User, t.Workdir)
+	case from.Stage != 0:
+		before := r.stages[from.Stage-1]
+		s.base, s.env, s.key = before.base, maps.Clone(before.env), before.key
+		s.user, s.workdir = before.user, before.workdir
+		s.tasks = slices.Clone(before.tasks)
+		return nil
+	default:
+		imported, err := r.imported(ctx, from)
+		if err != nil {
+			return err
+		}
+		s.base = store.Template{Image: imported.Image}
+		for _, entry := range imported.Config.Env {
+			if name, value, ok := strings.Cut(entry, "="); ok {
+				s.env[name] = value
+			}
+		}
+		if s.plan.AsImage {
+			s.setUser("root", "/")
+			s.setUser(imported.Config.User, imported.Config.WorkingDir)
+		}
+	}
+	info, err := os.Stat(r.b.imagePath(s.base.Image))
+	if err != nil {
+		return &StepError{Step: StepBase, Message: "the image of what the template is made from is gone", Err: err}
+	}
+	snapshot := ""
+	if s.base.SourceSandbox != "" {
+		snapshot = s.base.Snapshot
+	}
+	s.key = layerKey("", struct {
+		Engine, Image, Snapshot string
+		Size, Time              int64
+	}{r.b.config.Manager.EngineVersion(), s.base.Image, snapshot, info.Size(), info.ModTime().Unix()})
+	return nil
+}
+
+func (s *stage) setUser(user, workdir string) {
+	if user != "" {
+		s.user = user
+	}
+	if workdir != "" {
+		s.workdir = workdir
+	}
+}
+
+// imported brings in an image.
+func (r *build) imported(ctx context.Context, from From) (image.Imported, error) {
+	source := image.Source{Ref: from.Image, Path: from.Archive}
+	if from.Login != nil {
+		source.User, source.Password = from.Login.User, from.Login.Password
+	}
+	what := from.Image + from.Archive
+	r.log.say(LevelInfo, StepBase, "[base] FROM "+what)
+	imported, err := r.b.config.Images.Import(ctx, source, func(text string) { r.log.say(LevelInfo, StepBase, "[base] "+text) })
+	if err != nil {
+		return image.Imported{}, &StepError{Step: StepBase, Message: firstLine(err.Error()), Err: err}
+	}
+	return imported, nil
+}
+
+// source is a stage to copy from: an earlier one, or one of an image.
+func (r *build) source(ctx context.Context, from From) (*stage, error) {
+	if from.Stage != 0 {
+		return r.stages[from.Stage-1], nil
+	}
+	s := &stage{build: r, plan: Stage{From: from, AsImage: true}}
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	r.extra = append(r.extra, s)
+	return s, nil
+}
+
+// reach brings the workshop to the state after the last task, from the last layer
+// that there is.
+func (s *stage) reach(ctx context.Context) error {
+	if s.reached {
+		return nil
+	}
+	next, layer := s.cached()
+	for _, t := range s.tasks[:next] {
+		s.say(t, "CACHED "+s.title(t))
+	}
+	if err := s.open(ctx, layer); err != nil {
+		return err
+	}
+	spent := time.Duration(0) // on tasks since the last layer
+	for _, t := range s.tasks[next:] {
+		s.say(t, s.title(t))
+		began := time.Now()
+		if err := s.do(ctx, t); err != nil {
+			return err
+		}
+		if !t.writes() {
+			continue
+		}
+		spent += time.Since(began)
+		kept, err := s.keep(ctx, t, spent)
+		if err != nil {
+			return s.failed(t, "its layer could not be kept", err)
+		}
+		if kept {
+			spent = 0
+		}
+	}
+	s.reached = true
+	return nil
+}
+
+// cached finds how many tasks a layer makes good, and the layer.
+func (s *stage) cached() (done int, layer string) {
+	for i, t := range s.tasks {
+		if t.forced {
+			break
+		}
+		if !t.writes() {
+			if done == i {
+				done = i + 1
+			}
+			continue
+		}
+		if found := s.build.b.layer(t.key); found != "" {
+			done, layer = i+1, found
+		}
+	}
+	// What changes no file costs nothing, so it is as good as cached.
+	for done < len(s.tasks) && !s.tasks[done].writes() && !s.tasks[done].forced {
+		done++
+	}
+	return done, layer
+}
+
+// open boots the workshop from a layer; empty is none.
+func (s *stage) open(ctx context.Context, layer string) error {
+	t := s.base
+	record := s.build.record
+	if t.SourceSandbox == "" {
+		t.CPUs, t.MemoryBytes, t.DiskBytes = record.CPUs, record.MemoryBytes, buildDisk
+		t.EnvVars, t.Kernels = nil, nil
+	}
+	s.build.b.layers.RLock()
+	defer s.build.b.layers.RUnlock()
+	shop, err := s.build.b.config.Manager.OpenWorkshop(ctx, sandbox.WorkshopRequest{Template: t, Disk: layer})
+	if err != nil {
+		return &StepError{Step: StepBase, Message: "the build's sandbox did not start: " + firstLine(err.Error()), Err: err}
+	}
+	s.shop = shop
+	return nil
+}
+
+// keepRate is what is reckoned to be written of a layer in a second, bytes.
+const keepRate = 300 << 20
+
+// keep keeps a layer unless it would take longer to keep than to make again. Small
+// ones are always kept.
+func (s *stage) keep(ctx context.Context, t task, spent time.Duration) (bool, error) {
+	stats, err := s.shop.Stats(ctx)
+	if err != nil {
+		return false, err
+	}
+	cost := time.Duration(float64(stats.DiskBytes) / keepRate * float64(time.Second))
+	if cost > time.Second && cost > spent {
+		return false, nil
+	}
+	return true, s.build.b.keepLayer(ctx, t.key, s.shop.Save)
+}
+
+// template is what the last stage comes to, with its image made.
+func (s *stage) template(ctx context.Context) (store.Template, error) {
+	record, plan := s.build.record, s.build.plan
+	imageName, err := s.image(ctx)
+	if err != nil {
+		return store.Template{}, err
+	}
+	env := maps.Clone(s.env)
+	if env["PATH"] == defaultPath {
+		delete(env, "PATH")
+	}
+	t := store.Template{
+		ID: record.TemplateID, Name: record.Alias, KeyID: record.KeyID, Tags: record.Tags, BuildID: record.ID,
+		CPUs: record.CPUs, MemoryBytes: record.MemoryBytes, DiskBytes: record.DiskBytes,
+		Image: imageName, EnvVars: env, User: s.user, Workdir: strings.TrimSuffix(s.workdir, "/"),
+		StartCmd: s.base.StartCmd, ReadyCmd: s.base.ReadyCmd, Kernels: s.base.Kernels,
+	}
+	if t.Workdir == "" {
+		t.Workdir = "/"
+	}
+	if plan.StartCmd != "" || plan.ReadyCmd != "" {
+		t.StartCmd, t.ReadyCmd = plan.StartCmd, plan.ReadyCmd
+	}
+	return t, nil
+}
+
+// image makes the image of what the stage wrote, or finds the one that an equal
+// build has made.
+func (s *stage) image(ctx context.Context) (string, error) {
+	r := s.build
+	wrote := slices.ContainsFunc(s.tasks, task.writes)
+	forced := slices.ContainsFunc(s.tasks, func(t task) bool { return t.forced && t.writes() })
+	if !wrote && s.base.SourceSandbox == "" {
+		for _, t := range s.tasks {
+			s.say(t, s.title(t))
+		}
+		return s.base.Image, nil
+	}
+	if found := r.b.imageOf(s.key); found != "" && !forced {
+		for _, t := range s.tasks {
+			s.say(t, "CACHED "+s.title(t))
+		}
+		return found, nil
+	}
+	if err := s.reach(ctx); err != nil {
+		return "", err
+	}
+	r.log.say(LevelInfo, StepFinalize, "[finalize] writing the image")
+	folder, err := r.partialFolder()
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(folder)
+	upper := filepath.Join(folder, "disk.tar")
+	if err := s.shop.WriteDisk(ctx, upper); err != nil {
+		return "", &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
+	}
+	if err := s.close(ctx); err != nil {
+		return "", err
+	}
+	made, err := r.b.config.Images.Commit(ctx, s.base.Image, upper, "template-"+strings.ReplaceAll(r.record.ID, "-", ""))
+	if err != nil {
+		return "", &StepError{Step: StepFinalize, Message: "the image could not be written: " + firstLine(err.Error()), Err: err}
+	}
+	name := filepath.Base(made.Path)
+	return name, r.b.noteImage(s.key, name)
+}
+
+func (s *stage) close(ctx context.Context) error {
+	if s.shop == nil {
+		return nil
+	}
+	shop := s.shop
+	s.shop = nil
+	return shop.Close(ctx)
+}
+
+// imageOf returns the image that was made of a stage with this key.
+func (b *Builds) imageOf(key string) string {
+	name, err := os.ReadFile(filepath.Join(b.dir(imagesDir), key))
+	if err != nil {
+		return ""
+	}
+	if _, err := os.Stat(b.imagePath(string(name))); err != nil {
+		return ""
+	}
+	return string(name)
+}
+
+// noteImage notes the image of a key.
+func (b *Builds) noteImage(key, name string) error {
+	file := filepath.Join(b.dir(imagesDir), key)
+	fresh := file + ".new"
+	if err := os.WriteFile(fresh, []byte(name), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(fresh, file)
+}
+
+// title is a task as people see it.
+func (s *stage) title(t task) string {
+	return fmt.Sprintf("[%s] %s", s.place(t), t.Text)
+}
+
+// place says which step of how many, as E2B does.
+func (s *stage) place(t task) string {
+	name := "builder"
+	if s.plan.Name != "" && !s.last {
+		name = s.plan.Name
+	}
+	return fmt.Sprintf("%s %d/%d", name, t.number, s.build.plan.steps())
+}
+
+func (s *stage) say(t task, message string) {
+	s.build.log.say(LevelInfo, strconv.Itoa(t.number), message)
+}
+
+func (s *stage) failed(t task, message string, err error) error {
+	var step *StepError
+	if errors.As(err, &step) && step.Step != "" {
+		return err
+	}
+	return &StepError{Step: strconv.Itoa(t.number), Message: message, Err: err}
+}

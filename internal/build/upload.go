@@ -1,0 +1,97 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// MaxUpload bounds one uploaded archive, bytes.
+const MaxUpload = 8 << 30
+
+// uploadKept is how long an archive nobody used stays.
+const uploadKept = 30 * 24 * time.Hour
+
+var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// ErrTooLarge says that an upload is larger than MaxUpload.
+var ErrTooLarge = fmt.Errorf("an archive may have %d GiB", int64(MaxUpload)>>30)
+
+// HasUpload tells whether a key has uploaded the archive with this hash.
+func (b *Builds) HasUpload(keyID, hash string) bool {
+	path, err := b.uploadPath(keyID, hash)
+	if err != nil {
+		return false
+	}
+	now := time.Now()
+	return os.Chtimes(path, now, now) == nil // it is about to be used
+}
+
+// Upload keeps an archive, tar or tar.gz, for the steps of a key's builds. The
+// hash is the client's, over what it has packed (E2B's clients hash the files, not
+// the archive), so it is taken as a name, and each key has names of its own. All
+// of the archive or nothing is kept.
+func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Reader) error {
+	path, err := b.uploadPath(keyID, hash)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), partialPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	n, err := io.Copy(file, &contextReader{ctx, io.LimitReader(archive, MaxUpload+1)})
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("keep the uploaded archive: %w", err)
+	}
+	if n > MaxUpload {
+		return ErrTooLarge
+	}
+	return os.Rename(file.Name(), path)
+}
+
+func (b *Builds) openUpload(keyID, hash string) (*os.File, error) {
+	path, err := b.uploadPath(keyID, hash)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the files with the hash %s were not uploaded", hash)
+	}
+	return file, err
+}
+
+func (b *Builds) uploadPath(keyID, hash string) (string, error) {
+	if !hashPattern.MatchString(hash) {
+		return "", fmt.Errorf("%.80q is not a hash of files: 64 hex digits are", hash)
+	}
+	owner := keyID
+	if owner == "" {
+		owner = "machine"
+	}
+	return filepath.Join(b.dir(uploadsDir), owner, hash), nil
+}
+
+// contextReader stops reading when its context ends.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *contextReader) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
