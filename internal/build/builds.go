@@ -60,20 +60,12 @@ var (
 	ErrTooMany = fmt.Errorf("at most %d builds of a key may run or wait; wait for one to end", waitingMost)
 )
 
-// Images makes root images.
-type Images interface {
-	Import(ctx context.Context, source image.Source, progress func(string)) (image.Imported, error)
-	// Commit makes an image of that name of another and what was written over it
-	// (engine.Instance.WriteDisk). One that is there already is taken.
-	Commit(ctx context.Context, base, upper, name string) (image.Image, error)
-}
-
 // Config is what builds work with.
 type Config struct {
 	DataDir string // the data folder, absolute
 	Manager *sandbox.Manager
 	Store   store.Store
-	Images  Images
+	Images  image.Builder
 	Log     *slog.Logger
 	// Told is given each line of each build's log at once; nil is nobody.
 	Told func(Entry)
@@ -177,7 +169,7 @@ func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 	if err := r.check(); err != nil {
 		return store.Build{}, err
 	}
-	under, err := b.config.Store.Builds(ctx, store.BuildFilter{KeyID: r.KeyID, States: []store.BuildState{store.BuildWaiting, store.BuildBuilding}, Most: waitingMost})
+	under, err := b.config.Store.Builds(ctx, store.BuildFilter{KeyID: r.KeyID, States: []store.BuildState{store.BuildWaiting, store.Building}, Most: waitingMost})
 	if err != nil {
 		return store.Build{}, err
 	}
@@ -295,7 +287,7 @@ func (b *Builds) running(id string) *build {
 // sweep notes the end of builds whose process has died and removes what was half
 // written.
 func (b *Builds) sweep(ctx context.Context) error {
-	records, err := b.config.Store.Builds(ctx, store.BuildFilter{States: []store.BuildState{store.BuildWaiting, store.BuildBuilding}, Most: 10_000})
+	records, err := b.config.Store.Builds(ctx, store.BuildFilter{States: []store.BuildState{store.BuildWaiting, store.Building}, Most: 10_000})
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,9 @@ func readJournal(path string) ([]Entry, error) {
 }
 
 // say adds what the build itself says.
-func (j *journal) say(level, step, message string) { j.add(Entry{Level: level, Step: step, Message: message}, true) }
+func (j *journal) say(level, step, message string) {
+	j.add(Entry{Level: level, Step: step, Message: message}, true)
+}
 
 func (j *journal) add(e Entry, always bool) {
 	e.At = time.Now().UTC()

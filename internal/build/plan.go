@@ -1,5 +1,7 @@
 package build
 
+import "github.com/tombolo-dev/tombolo/internal/image"
+
 // A Plan says what a template is made of. It is made from what a client of the
 // build API sends, or from a Dockerfile ([ParseDockerfile]).
 type Plan struct {
@@ -35,12 +37,7 @@ type From struct {
 	Stage    int    // an earlier stage, counted from 1
 
 	// Login is for the registry of Image; nil is anonymous.
-	Login *Login
-}
-
-// Login is a user and password, or token, of a registry.
-type Login struct {
-	User, Password string
+	Login *image.Login
 }
 
 // Kind is what a step does.

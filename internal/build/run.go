@@ -78,7 +78,7 @@ func (r *build) wait() error {
 			return r.ended(context.Cause(r.ctx), r.ctx.Err())
 		}
 	}
-	return r.update(func(b *store.Build) { b.State = store.BuildBuilding })
+	return r.update(func(b *store.Build) { b.State = store.Building })
 }
 
 func (r *build) giveTurn() { <-r.b.turns }

@@ -60,11 +60,10 @@ func (t task) writes() bool {
 	return false
 }
 
-// Who a stage runs as and where, when nothing says so.
-const (
-	sandboxUser = "user"
-	sandboxHome = "/home/user"
-)
+// StageUser is who the steps of a stage run as when nothing says so, as in sandboxes.
+const StageUser = "user"
+
+const stageHome = "/home/user" // and where
 
 // settle finds what the stage begins with and works out its tasks.
 func (s *stage) settle(ctx context.Context) error {
@@ -155,7 +154,7 @@ func (s *stage) absolute(name string) string {
 // begin finds what the stage begins with.
 func (s *stage) begin(ctx context.Context) error {
 	r := s.build
-	s.env, s.user, s.workdir = map[string]string{"PATH": defaultPath}, sandboxUser, sandboxHome
+	s.env, s.user, s.workdir = map[string]string{"PATH": defaultPath}, StageUser, stageHome
 	from := s.plan.From
 	switch {
 	case from.Template != "":
@@ -178,7 +177,7 @@ func (s *stage) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.base = store.Template{Image: imported.Image}
+		s.base = store.Template{Image: filepath.Base(imported.Path)}
 		for _, entry := range imported.Config.Env {
 			if name, value, ok := strings.Cut(entry, "="); ok {
 				s.env[name] = value
@@ -215,17 +214,34 @@ func (s *stage) setUser(user, workdir string) {
 
 // imported brings in an image.
 func (r *build) imported(ctx context.Context, from From) (image.Imported, error) {
-	source := image.Source{Ref: from.Image, Path: from.Archive}
-	if from.Login != nil {
-		source.User, source.Password = from.Login.User, from.Login.Password
-	}
 	what := from.Image + from.Archive
 	r.log.say(LevelInfo, StepBase, "[base] FROM "+what)
-	imported, err := r.b.config.Images.Import(ctx, source, func(text string) { r.log.say(LevelInfo, StepBase, "[base] "+text) })
+	source := image.Source{Reference: from.Image, Path: from.Archive, Login: from.Login}
+	imported, err := r.b.config.Images.Import(ctx, source, r.progress())
 	if err != nil {
 		return image.Imported{}, &StepError{Step: StepBase, Message: firstLine(err.Error()), Err: err}
 	}
 	return imported, nil
+}
+
+// progressEvery is how often the bytes of a download are told.
+const progressEvery = 2 * time.Second
+
+// progress tells how far an import has come, each text once and bytes now and then.
+func (r *build) progress() func(image.Progress) {
+	var text string
+	var told time.Time
+	return func(p image.Progress) {
+		if p.Text == text && time.Since(told) < progressEvery {
+			return
+		}
+		line := "[base] " + p.Text
+		if p.Text == text && p.TotalBytes > 0 {
+			line += fmt.Sprintf(": %d of %d MB", p.Bytes/1e6, p.TotalBytes/1e6)
+		}
+		text, told = p.Text, time.Now()
+		r.log.say(LevelInfo, StepBase, line)
+	}
 }
 
 // source is a stage to copy from: an earlier one, or one of an image.
@@ -436,7 +452,7 @@ func (b *Builds) noteImage(key, name string) error {
 
 // title is a task as people see it.
 func (s *stage) title(t task) string {
-	return fmt.Sprintf("[%s] %s", s.place(t), t.Text)
+	return fmt.Sprintf("[%s]: %s", s.place(t), t.Text)
 }
 
 // place says which step of how many, as E2B does.

@@ -8,23 +8,26 @@
 package e2b
 
 import (
+	"crypto/rand"
 	"log/slog"
 	"net/http"
 	"path"
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-// Options are what the dialect is made of. Sandboxes, Store and Webhooks are
-// required.
+// Options are what the dialect is made of. Sandboxes, Store, Webhooks
+// and Builds are required.
 type Options struct {
 	Sandboxes sandbox.Sandboxes
 	Store     store.Store
 	Webhooks  *event.Webhooks
+	Builds    *build.Builds
 	Log       *slog.Logger // slog.Default() when nil
 	// Version of the server, for messages about what it cannot do.
 	Version string
@@ -39,11 +42,15 @@ type api struct {
 	sandboxes sandbox.Sandboxes
 	store     store.Store
 	webhooks  *event.Webhooks
+	builds    *build.Builds
 	log       *slog.Logger
 	version   string
 	domain    string
 	repeats   *repeats
-	routes    *http.ServeMux
+	prepared  prepared
+	// uploadSecret signs upload links; each server has its own.
+	uploadSecret []byte
+	routes       *http.ServeMux
 }
 
 // handler serves one endpoint for the owner of a key. An error it returns is
@@ -59,12 +66,16 @@ func New(o Options) http.Handler {
 		sandboxes: o.Sandboxes,
 		store:     o.Store,
 		webhooks:  o.Webhooks,
+		builds:    o.Builds,
 		log:       o.Log,
 		version:   o.Version,
 		domain:    o.Domain,
 		repeats:   newRepeats(time.Now),
 		routes:    http.NewServeMux(),
+
+		uploadSecret: make([]byte, 32),
 	}
+	rand.Read(a.uploadSecret)
 	for pattern, h := range map[string]handler{
 		"POST /sandboxes":                 a.create(v1),
 		"POST /v2/sandboxes":              a.create(v2),
@@ -99,16 +110,26 @@ func New(o Options) http.Handler {
 	for pattern, h := range a.eventRoutes() {
 		a.handle(pattern, h)
 	}
+	for pattern, h := range a.buildRoutes() {
+		a.handle(pattern, h)
+	}
 	for pattern, what := range missing {
 		a.handle(pattern, a.notSupported(what))
 	}
 	return a
 }
 
-// ServeHTTP answers /health to anyone and everything else to a key.
+// ServeHTTP answers /health to anyone, takes uploads by their signed links and
+// answers everything else to a key.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		health(w, r)
+		return
+	}
+	if r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, uploadPrefix) {
+		if err := a.upload(w, r); err != nil {
+			a.fail(w, r, err)
+		}
 		return
 	}
 	// An unclean path would be answered by a redirect, to anyone.

@@ -13,20 +13,12 @@ import (
 var missing = map[string]string{
 	"PUT /sandboxes/{id}/network": "changing the network policy of a sandbox",
 
-	"POST /templates":                        buildingByAPI,
-	"POST /v2/templates":                     buildingByAPI,
-	"POST /v3/templates":                     buildingByAPI,
-	"POST /templates/{id}":                   buildingByAPI,
-	"GET /templates/{id}/files/{hash}":       buildingByAPI,
-	"POST /templates/{id}/builds/{build}":    buildingByAPI,
-	"POST /v2/templates/{id}/builds/{build}": buildingByAPI,
-	"GET /templates/{id}/builds/{build}/{x}": buildingByAPI, // status and logs
-	"PATCH /templates/{id}":                  "publishing a template",
-	"PATCH /v2/templates/{id}":               "publishing a template",
-	"GET /v2/templates":                      "the paged list of templates",
-	"POST /templates/tags":                   "tagging a template",
-	"DELETE /templates/tags":                 "tagging a template",
-	"GET /templates/{id}/{part}":             "the tags of a template",
+	"PATCH /templates/{id}":      "publishing a template",
+	"PATCH /v2/templates/{id}":   "publishing a template",
+	"GET /v2/templates":          "the paged list of templates",
+	"POST /templates/tags":       "tagging a template",
+	"DELETE /templates/tags":     "tagging a template",
+	"GET /templates/{id}/{part}": "the tags of a template",
 
 	"/volumes":         "volumes",
 	"/volumes/{id}":    "volumes",
@@ -43,8 +35,6 @@ var missing = map[string]string{
 	"GET /events/webhooks/{id}/stats":                 "the statistics of a webhook",
 	"GET /events/webhooks/{id}/deliveries/{delivery}": "one delivery of a webhook by itself (the list has them)",
 }
-
-const buildingByAPI = "building templates by the API (use `tombolo template build`)"
 
 func (a *api) notSupported(what string) handler {
 	server := strings.TrimSpace("tombolo " + a.version)
