@@ -156,6 +156,9 @@ func (m *Manager) makeNetwork(ctx context.Context, s *sandbox, r *run, adopt boo
 	})
 }
 
+// told notes what the start command prints.
+func (s *sandbox) told(line string) { s.log.add("start", line) }
+
 // refused notes a connection out that was refused.
 func (s *sandbox) refused(what, reason string) { s.log.warn("network", "refused "+what+": "+reason) }
 

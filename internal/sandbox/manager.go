@@ -514,7 +514,7 @@ func (m *Manager) start(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	if s.from.memory == "" && s.template.StartCmd != "" {
-		if err := s.runStart(bootCtx); err != nil {
+		if err := s.runStart(bootCtx, s.told); err != nil {
 			return err
 		}
 	}

@@ -310,7 +310,7 @@ func (m *Manager) bringBack(ctx context.Context, s *sandbox, req ResumeRequest) 
 		return err
 	}
 	if saved.DiskOnly && s.template.StartCmd != "" {
-		if err := s.runStart(ctx); err != nil {
+		if err := s.runStart(ctx, s.told); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -12,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,6 +34,7 @@ const (
 	startWait     = 20 * time.Second
 	readyPatience = 10 * time.Minute
 	readyEvery    = 2 * time.Second
+	readyFirst    = 50 * time.Millisecond // before it is tried again at first
 	// pruneAfter is how long a snapshot nobody refers to stays, so that a create
 	// that is just reading it can finish.
 	pruneAfter = 10 * time.Minute
@@ -50,15 +54,17 @@ type snapshotMeta struct {
 
 // BuildTemplate makes t what t.Tags of t.Name mean: it boots a sandbox from t.Image,
 // starts what t says, takes the snapshot and writes the record. The fields of t
-// that describe the build (ids, times, snapshot, hashes, size) are filled in
-// here. With cold there is no snapshot and every sandbox boots from the image.
+// that describe the build (times, snapshot, hashes, size, and ids where there are
+// none) are filled in here. With cold there is no snapshot and every sandbox boots from the image.
 //
 // Snapshots are named by what they hold: one that is there already is taken. One
 // build of a snapshot runs at a time; a build that ends half-way leaves the
 // template as it was. progress is told each step.
 func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool, progress func(string)) (store.Template, error) {
-	t.ID, t.CreatedAt = newID()[1:], time.Now().UTC()
-	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
+	t.CreatedAt = time.Now().UTC()
+	t.BuiltAt = t.CreatedAt
+	t.ID = cmp.Or(t.ID, NewTemplateID())
+	t.BuildID = cmp.Or(t.BuildID, uuid.NewString())
 	t.AgentHash = filepath.Base(m.agentDir)
 	t.EngineHash = m.config.Engine.Version()
 	if !cold {
@@ -206,9 +212,9 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 			return err
 		}
 	}
-	if t.StartCmd != "" {
+	if t.StartCmd != "" || t.ReadyCmd != "" {
 		progress("running the start command")
-		if err := s.runStart(ctx); err != nil {
+		if err := s.runStart(ctx, progress); err != nil {
 			return err
 		}
 	}
@@ -217,43 +223,84 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 	return r.instance.Checkpoint(ctx, to)
 }
 
-// runStart runs the template's start command and waits until it is ready.
-func (s *sandbox) runStart(ctx context.Context) error {
+// runStart runs the template's start command and waits until it is ready. What the
+// command prints until then is told line by line.
+func (s *sandbox) runStart(ctx context.Context, told func(line string)) error {
 	t, r := s.template, s.present()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return r.network.DialContext(ctx, hostapi.AgentPort)
 	}}
 	defer transport.CloseIdleConnections()
 	client := processconnect.NewProcessClient(&http.Client{Transport: transport}, "http://agent")
-	start, err := client.Start(ctx, s.shell(t, t.StartCmd))
-	if err != nil {
-		return fmt.Errorf("start command %q: %w", t.StartCmd, err)
-	}
-	defer start.Close() // the process goes on
-	if !start.Receive() {
-		return fmt.Errorf("start command %q: %w", t.StartCmd, start.Err())
+	ctx, cancel := context.WithTimeout(ctx, readyPatience)
+	defer cancel()
+	failed := make(chan error, 1) // at most one value
+	if t.StartCmd != "" {
+		start, err := client.Start(ctx, s.shell(t, t.StartCmd))
+		if err != nil {
+			return fmt.Errorf("start command %q: %w", t.StartCmd, err)
+		}
+		if !start.Receive() {
+			start.Close()
+			return fmt.Errorf("start command %q: %w", t.StartCmd, start.Err())
+		}
+		var follow sync.WaitGroup
+		follow.Go(func() { failed <- followStart(start, told) })
+		defer follow.Wait()
+		defer cancel() // the process goes on
 	}
 	if t.ReadyCmd == "" {
 		select {
 		case <-time.After(startWait):
 			return nil
+		case err := <-failed:
+			if err != nil {
+				return fmt.Errorf("start command %q: %w", t.StartCmd, err)
+			}
+			return nil // it has done what it does
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readyPatience)
-	defer cancel()
-	for {
+	for pause := readyFirst; ; pause = min(2*pause, readyEvery) {
 		ready, err := s.succeeds(ctx, client, t)
-		if ready || err != nil {
+		if ready {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("ready command %q did not succeed: %w", t.ReadyCmd, ctx.Err())
+		}
+		if err != nil {
 			return err
 		}
 		select {
-		case <-time.After(readyEvery):
+		case <-time.After(pause):
+		case err := <-failed:
+			if err != nil {
+				return fmt.Errorf("start command %q: %w before the ready command %q succeeded", t.StartCmd, err, t.ReadyCmd)
+			}
 		case <-ctx.Done():
 			return fmt.Errorf("ready command %q did not succeed: %w", t.ReadyCmd, ctx.Err())
 		}
 	}
+}
+
+// followStart tells what the start command prints until nobody waits any more; an
+// error when it ends and has failed.
+func followStart(start *connect.ServerStreamForClient[processrpc.StartResponse], told func(line string)) error {
+	defer start.Close()
+	for start.Receive() {
+		event := start.Msg().GetEvent()
+		for _, output := range [][]byte{event.GetData().GetStdout(), event.GetData().GetStderr()} {
+			for line := range bytes.Lines(output) {
+				told("[start] " + string(bytes.TrimRight(line, "\r\n")))
+			}
+		}
+		if end := event.GetEnd(); end != nil && ending(end) != "" {
+			return fmt.Errorf("it ended with %s", ending(end))
+		}
+	}
+	return nil
 }
 
 // succeeds runs the ready command once.
@@ -265,7 +312,7 @@ func (s *sandbox) succeeds(ctx context.Context, client processconnect.ProcessCli
 	defer stream.Close()
 	for stream.Receive() {
 		if end := stream.Msg().GetEvent().GetEnd(); end != nil {
-			return end.GetExited() && end.GetExitCode() == 0, nil
+			return ending(end) == "", nil
 		}
 	}
 	return false, fmt.Errorf("ready command %q: %w", t.ReadyCmd, stream.Err())
