@@ -7,11 +7,9 @@ import (
 	_ "github.com/google/go-containerregistry/pkg/v1/mutate"
 	_ "github.com/google/go-containerregistry/pkg/v1/remote"
 	_ "github.com/google/go-containerregistry/pkg/v1/tarball"
-	_ "github.com/klauspost/compress/zstd"
 	_ "github.com/moby/buildkit/frontend/dockerfile/dockerignore"
 	_ "github.com/moby/buildkit/frontend/dockerfile/instructions"
 	_ "github.com/moby/buildkit/frontend/dockerfile/parser"
-	_ "github.com/moby/buildkit/frontend/dockerfile/shell"
 	_ "github.com/moby/patternmatcher"
 	_ "github.com/modelcontextprotocol/go-sdk/mcp"
 )

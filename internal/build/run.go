@@ -120,7 +120,6 @@ func (r *build) run(ctx context.Context) error {
 	if err != nil {
 		return &StepError{Step: StepFinalize, Message: firstLine(err.Error()), Err: err}
 	}
-	r.record.TemplateID = made.ID
 	r.log.say(LevelInfo, StepFinalize, fmt.Sprintf("[finalize] template %s is ready, %d MB on disk, after %.1f s", made.ID, made.SizeBytes/1e6, time.Since(began).Seconds()))
 	return nil
 }
@@ -142,7 +141,6 @@ func (r *build) finish(err error) {
 		}
 	}
 	err = r.update(func(b *store.Build) {
-		b.TemplateID = r.record.TemplateID
 		b.State, b.Step, b.Reason, b.FinishedAt = state, why.Step, why.Message, time.Now().UTC()
 	})
 	if err := errors.Join(err, r.log.close(), os.Remove(r.lock.Name()), r.lock.Close()); err != nil {
@@ -170,7 +168,7 @@ func (r *build) partialFolder() (string, error) {
 // template finds a template that the build's owner may use.
 func (r *build) template(ctx context.Context, ref string) (store.Template, error) {
 	t, err := r.b.config.Store.Template(ctx, ref)
-	if err == nil && t.KeyID != "" && t.KeyID != r.record.KeyID && !t.Public {
+	if err == nil && !t.UsableBy(r.record.KeyID) {
 		err = store.ErrNotFound
 	}
 	if errors.Is(err, store.ErrNotFound) {

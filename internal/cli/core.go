@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
+	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
@@ -164,6 +165,19 @@ func makeNetwork(log *slog.Logger, t *telemetry.Telemetry) func(context.Context,
 	}
 }
 
+// openBuilds opens the builds of templates from plans; told hears their logs. The
+// caller closes it before the core.
+func (c *core) openBuilds(ctx context.Context, told func(build.Entry)) (*build.Builds, error) {
+	return build.New(ctx, build.Config{
+		DataDir: c.config.Data, Manager: c.manager, Store: c.store, Images: c.images(), Log: c.log, Told: told,
+	})
+}
+
+// images makes root images in the data folder.
+func (c *core) images() image.Builder {
+	return image.Builder{Dir: filepath.Join(c.config.Data, "images"), CABundle: c.config.CABundle, Mirror: c.config.Mirror}
+}
+
 // buildTemplate builds a template from the recipe of that name, telling
 // progress. as is the name it gets, alias[:tag].
 func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bool, progress io.Writer) (store.Template, error) {
@@ -180,12 +194,9 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 	}
 	report := image.WriteProgress(progress)
 	began := time.Now()
-	built, err := image.Builder{
-		Dir:      filepath.Join(c.config.Data, "images"),
-		CABundle: c.config.CABundle,
-		Mirror:   c.config.Mirror,
-		Progress: report,
-	}.Build(ctx, recipe)
+	images := c.images()
+	images.Progress = report
+	built, err := images.Build(ctx, recipe)
 	if err != nil {
 		return store.Template{}, err
 	}
