@@ -264,9 +264,7 @@ func (s *stage) reach(ctx context.Context) error {
 		return nil
 	}
 	next, layer := s.cached()
-	for _, t := range s.tasks[:next] {
-		s.say(t, "CACHED "+s.title(t))
-	}
+	s.sayCached(s.tasks[:next])
 	if err := s.open(ctx, layer); err != nil {
 		return err
 	}
@@ -300,9 +298,6 @@ func (s *stage) cached() (done int, layer string) {
 			break
 		}
 		if !t.writes() {
-			if done == i {
-				done = i + 1
-			}
 			continue
 		}
 		if found := s.build.b.layer(t.key); found != "" {
@@ -384,15 +379,11 @@ func (s *stage) image(ctx context.Context) (string, error) {
 	wrote := slices.ContainsFunc(s.tasks, task.writes)
 	forced := slices.ContainsFunc(s.tasks, func(t task) bool { return t.forced && t.writes() })
 	if !wrote && s.base.SourceSandbox == "" {
-		for _, t := range s.tasks {
-			s.say(t, s.title(t))
-		}
+		s.sayCached(s.tasks)
 		return s.base.Image, nil
 	}
 	if found := r.b.imageOf(s.key); found != "" && !forced {
-		for _, t := range s.tasks {
-			s.say(t, "CACHED "+s.title(t))
-		}
+		s.sayCached(s.tasks)
 		return found, nil
 	}
 	if err := s.reach(ctx); err != nil {
@@ -453,6 +444,17 @@ func (b *Builds) noteImage(key, name string) error {
 // title is a task as people see it.
 func (s *stage) title(t task) string {
 	return fmt.Sprintf("[%s]: %s", s.place(t), t.Text)
+}
+
+// sayCached tells of tasks whose work was done before, or that have none.
+func (s *stage) sayCached(tasks []task) {
+	for _, t := range tasks {
+		title := s.title(t)
+		if t.writes() {
+			title = "CACHED " + title
+		}
+		s.say(t, title)
+	}
 }
 
 // place says which step of how many, as E2B does.
