@@ -23,11 +23,12 @@ var below = map[string][]string{
 	"internal/image":         {"templates"},
 	"internal/store":         {},
 	"internal/sandbox":       {"internal/engine", "internal/store", "internal/agent/hostapi", "internal/agent/rpc"},
+	"internal/build":         {"internal/sandbox", "internal/image", "internal/store", "internal/agent/hostapi"},
 	"internal/edge":          {"internal/sandbox"},
 	"internal/event":         {"internal/sandbox", "internal/store"},
 	"internal/certs":         {},
 	"internal/telemetry":     {"internal/sandbox", "internal/gateway"},
-	"internal/api":           {"internal/sandbox", "internal/store", "internal/event"},
+	"internal/api":           {"internal/sandbox", "internal/build", "internal/store", "internal/event"},
 	"internal/api/control":   {"internal/sandbox"},
 	"cmd/tombolo-agent":      {"internal/agent"},
 }
@@ -39,7 +40,8 @@ var never = map[string][]string{
 	"internal/sandbox":     {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/edge":        {"gvisor.dev/gvisor", "modernc.org/sqlite"},
 	"internal/event":       {"gvisor.dev/gvisor", "modernc.org/sqlite"},
-	"internal/api":         {"gvisor.dev/gvisor", "modernc.org/sqlite"},
+	"internal/build":       {"gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor/pkg/tcpip", "modernc.org/sqlite"}, // an image is read by gVisor's package
+	"internal/api":         {"gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor/pkg/tcpip", "modernc.org/sqlite"},
 	"internal/api/control": {module + "internal/api/e2b"},
 }
 
