@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/image/erofs"
+	"github.com/tombolo-dev/tombolo/internal/image/rootfs"
 )
 
 // Epoch is the time of everything in an image, seconds since 1970:
@@ -154,13 +157,17 @@ func (b *build) compile(ctx context.Context) error {
 
 // pack writes the tree into the image file.
 func (b *build) pack(ctx context.Context) error {
-	if err := b.setTimes(); err != nil {
-		return err
+	b.tell(b.recipe, time.Since(b.began), "writing the image")
+	tree := rootfs.New(nil, rootfs.Limits{})
+	err := tree.AddFolder(ctx, b.root)
+	if err == nil {
+		tree.SetTimes(Epoch)
+		err = erofs.WriteFile(ctx, b.output, tree, erofs.Options{UUID: imageID(b.recipe.ImageHash()), Time: Epoch})
 	}
-	hash := b.recipe.ImageHash()
-	uuid := fmt.Sprintf("%s-%s-%s-%s-%s", hash[:8], hash[8:12], hash[12:16], hash[16:20], hash[20:32])
-	return b.outside(ctx, "writing the image",
-		"mkfs.erofs", "--quiet", "-E", "noinline_data", fmt.Sprintf("-T%d", Epoch), "-U", uuid, b.output, b.root)
+	if err != nil {
+		return fmt.Errorf("build template %s: write the image: %w", b.recipe.Name, err)
+	}
+	return nil
 }
 
 func quoteAll(words []string) string {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/image/rootfs"
 )
 
 // DefaultCABundle is where Debian and its relatives keep the certificates a
@@ -44,6 +46,9 @@ type Builder struct {
 	// PrivateRegistries lists registries, as host or host:port, that imports may
 	// reach whatever Refuse says, and by plain http where they speak no https.
 	PrivateRegistries []string
+	// Limits bound images that are imported and committed; zeros are
+	// rootfs.DefaultLimits.
+	Limits rootfs.Limits
 }
 
 // Event is one step of a build, or one line worth showing of a step.
@@ -124,7 +129,7 @@ func (b Builder) Build(ctx context.Context, r Recipe) (Image, error) {
 
 // Find returns the recipe's image if it has been built, else fs.ErrNotExist.
 func (b Builder) Find(r Recipe) (Image, error) {
-	image, err := b.stat(r.fileName() + ".erofs")
+	image, err := b.stat(r.fileName() + extension)
 	if err != nil {
 		return Image{}, fmt.Errorf("image of template %s: %w", r.Name, err)
 	}
@@ -225,7 +230,7 @@ func (b Builder) sweep() error {
 
 func (b Builder) lockPath(r Recipe) string  { return b.workPath(r) + ".lock" }
 func (b Builder) workPath(r Recipe) string  { return filepath.Join(b.Dir, "build", r.fileName()) }
-func (b Builder) imagePath(r Recipe) string { return filepath.Join(b.Dir, r.fileName()+".erofs") }
+func (b Builder) imagePath(r Recipe) string { return filepath.Join(b.Dir, r.fileName()+extension) }
 
 func (r Recipe) fileName() string { return r.Name + "-" + r.ImageHash()[:32] }
 

@@ -26,7 +26,7 @@ func checkTools(r Recipe) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("building template %s needs root: its files belong to several users", r.Name)
 	}
-	needed := [][2]string{{"mkfs.erofs", "erofs-utils"}}
+	var needed [][2]string
 	if r.Debian != "" {
 		needed = append(needed, [2]string{"mmdebstrap", "mmdebstrap"})
 	}
