@@ -178,7 +178,7 @@ func (m *Manager) mayAddSnapshot(ctx context.Context, keyID string, req Snapshot
 	for _, t := range templates {
 		if t.Name != "" && t.Name == name.Alias {
 			if t.KeyID != keyID {
-				return &InvalidError{fmt.Sprintf("the name %q belongs to a template of somebody else: choose another", t.Name)}
+				return templateError(t.Name, store.ErrExists)
 			}
 			if t.SourceSandbox == "" {
 				return &InvalidError{fmt.Sprintf("the name %q belongs to a template that was built: choose another, or delete that one", t.Name)}
@@ -211,7 +211,7 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 	t.SizeBytes = diskBlocks(m.snapshotDir(shared.name)) + diskBlocks(m.imagePath(t.Image))
 	stored, replaced, err := m.config.Store.PutTemplate(ctx, t)
 	if err != nil {
-		return store.Template{}, errors.Join(err, os.RemoveAll(m.snapshotDir(shared.name)))
+		return store.Template{}, errors.Join(templateError(t.Name, err), os.RemoveAll(m.snapshotDir(shared.name)))
 	}
 	m.removeBuilds(ctx, replaced)
 	return stored, nil
@@ -272,10 +272,13 @@ func (m *Manager) UntagTemplate(ctx context.Context, idOrAlias string, tags []st
 	return nil
 }
 
+// templateError says in the core's errors what the store refused.
 func templateError(ref string, err error) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return fmt.Errorf("%w: %q", ErrTemplateNotFound, ref)
+	case errors.Is(err, store.ErrExists):
+		return &InvalidError{fmt.Sprintf("the name %q belongs to a template of somebody else: choose another", ref)}
 	case errors.Is(err, store.ErrFull):
 		return &InvalidError{fmt.Sprintf("a template may have %d tags: remove some of those of %q first", store.MaxTags, ref)}
 	case errors.Is(err, store.ErrDefaultTag):

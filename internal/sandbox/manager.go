@@ -324,7 +324,7 @@ func (f Filter) matches(info Info) bool {
 	if f.KeyID != "" && info.KeyID != f.KeyID {
 		return false
 	}
-	if f.Template != "" && info.TemplateID != f.Template && info.TemplateName != f.Template {
+	if f.Template != "" && f.Template != info.TemplateID && f.Template != info.TemplateName && f.Template != info.BuildID {
 		return false
 	}
 	if len(f.States) > 0 && !slices.Contains(f.States, info.State) {

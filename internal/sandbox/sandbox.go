@@ -129,7 +129,7 @@ type Filter struct {
 	KeyID    string
 	States   []State
 	Metadata map[string]string // all pairs must be equal
-	Template string            // id or name
+	Template string            // id or alias of a template, or id of a build
 }
 
 // Sandboxes is what the dialects and the edge need of the manager.

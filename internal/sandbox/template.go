@@ -83,7 +83,7 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 	}
 	stored, _, err := m.config.Store.PutTemplate(ctx, t)
 	if err != nil {
-		return store.Template{}, fmt.Errorf("write template %s: %w", t.Name, err)
+		return store.Template{}, fmt.Errorf("write template %s: %w", t.Name, templateError(t.Name, err))
 	}
 	return stored, m.prune(ctx)
 }

@@ -85,7 +85,7 @@ type wireSnapshot struct {
 }
 
 func encodeSnapshot(k store.Key, t store.Template) wireSnapshot {
-	return wireSnapshot{SnapshotID: snapshotID(k, t), Names: fullNames(k, t)}
+	return wireSnapshot{SnapshotID: snapshotID(k, t), Names: tagNames(k, t)}
 }
 
 // createSnapshot saves a running sandbox as a template.
@@ -177,10 +177,7 @@ type snapshotQuery struct {
 
 func parseSnapshotQuery(v url.Values) (q snapshotQuery, err error) {
 	q.sandboxID, q.name = plainID(v.Get("sandboxID")), v.Get("name")
-	if q.limit, err = parseLimit(v.Get("limit")); err != nil {
-		return q, err
-	}
-	q.after, err = parseCursor(v.Get("nextToken"))
+	q.limit, q.after, err = parsePaging(v)
 	return q, err
 }
 

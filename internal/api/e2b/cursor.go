@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -44,6 +45,15 @@ func parseCursor(token string) (cursor, error) {
 
 func badCursor() error {
 	return invalid("nextToken is none of this server's: take it from the header X-Next-Token of the page before")
+}
+
+// parsePaging reads which page of a list is wanted.
+func parsePaging(v url.Values) (limit int, after cursor, err error) {
+	if limit, err = parseLimit(v.Get("limit")); err != nil {
+		return 0, cursor{}, err
+	}
+	after, err = parseCursor(v.Get("nextToken"))
+	return limit, after, err
 }
 
 // compare orders cursors by time, then by id.

@@ -99,15 +99,13 @@ func New(o Options) http.Handler {
 
 		"GET /sandboxes/{id}/logs":    a.logsV1,
 		"GET /v2/sandboxes/{id}/logs": a.logsV2,
-
-		"GET /templates":                 a.listTemplates,
-		"GET /templates/{id}":            a.getTemplate,
-		"GET /templates/aliases/{alias}": a.getAlias,
-		"DELETE /templates/{id}":         a.deleteTemplate,
 	} {
 		a.handle(pattern, h)
 	}
 	for pattern, h := range a.eventRoutes() {
+		a.handle(pattern, h)
+	}
+	for pattern, h := range a.templateRoutes() {
 		a.handle(pattern, h)
 	}
 	for pattern, h := range a.buildRoutes() {

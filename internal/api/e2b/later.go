@@ -13,13 +13,6 @@ import (
 var missing = map[string]string{
 	"PUT /sandboxes/{id}/network": "changing the network policy of a sandbox",
 
-	"PATCH /templates/{id}":      "publishing a template",
-	"PATCH /v2/templates/{id}":   "publishing a template",
-	"GET /v2/templates":          "the paged list of templates",
-	"POST /templates/tags":       "tagging a template",
-	"DELETE /templates/tags":     "tagging a template",
-	"GET /templates/{id}/{part}": "the tags of a template",
-
 	"/volumes":         "volumes",
 	"/volumes/{id}":    "volumes",
 	"/volumecontent/":  "volumes",

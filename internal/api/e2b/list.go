@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -33,7 +35,11 @@ func (a *api) listV2(w http.ResponseWriter, r *http.Request, k store.Key) error 
 	if err != nil {
 		return err
 	}
-	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: q.states, Metadata: q.metadata, Template: q.templateOf(k)})
+	template, err := a.templateOf(r.Context(), k, q.template)
+	if err != nil {
+		return err
+	}
+	infos := a.sandboxes.List(sandbox.Filter{KeyID: k.ID, States: q.states, Metadata: q.metadata, Template: template})
 	infos = slices.DeleteFunc(infos, func(i sandbox.Info) bool { return !i.StartedAt.After(q.startedAfter) })
 	running := 0
 	for _, info := range infos {
@@ -80,23 +86,28 @@ func parseListQuery(v url.Values) (q listQuery, err error) {
 	if q.ascending, err = parseOrder(v.Get("order")); err != nil {
 		return q, err
 	}
-	if q.limit, err = parseLimit(v.Get("limit")); err != nil {
-		return q, err
-	}
-	if q.after, err = parseCursor(v.Get("nextToken")); err != nil {
+	if q.limit, q.after, err = parsePaging(v); err != nil {
 		return q, err
 	}
 	q.template = v.Get("template")
 	return q, nil
 }
 
-// templateOf is the template asked for, as the core knows it.
-func (q listQuery) templateOf(k store.Key) string {
-	n, own := splitName(k, q.template)
+// templateOf is the template asked for, as the core knows it: with a tag the build
+// that it points at.
+func (a *api) templateOf(ctx context.Context, k store.Key, ref string) (string, error) {
+	n, own := splitName(k, ref)
 	if !own {
-		return q.template // which none has
+		return ref, nil // which none has
 	}
-	return n.String()
+	if !tagged(ref) {
+		return n.Alias, nil
+	}
+	t, err := a.store.Template(ctx, n.Full())
+	if errors.Is(err, store.ErrNotFound) {
+		return ref, nil
+	}
+	return t.BuildID, err
 }
 
 // The core's states by what clients know of them. A sandbox on its way is shown

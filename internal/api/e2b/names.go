@@ -44,28 +44,35 @@ func newName(k store.Key, name string) (string, error) {
 	return n.String(), nil
 }
 
-// fullNames are the names of a template with namespace and tag, none when it is
-// known by its id only.
-func fullNames(k store.Key, t store.Template) []string {
+// names are the names of a template without tags, none when it is known by its id
+// only. A namespace has what the key owns.
+func names(k store.Key, keyID, alias string) []string {
 	switch {
-	case t.Name == "":
+	case alias == "":
 		return []string{}
-	case t.KeyID == "":
-		return []string{t.Name}
+	case keyID != k.ID:
+		return []string{alias}
 	}
-	names := make([]string, len(t.Tags))
-	for i, tag := range t.Tags {
-		names[i] = namespace(k) + "/" + t.Name + ":" + tag
-	}
-	return names
+	return []string{namespace(k) + "/" + alias}
 }
 
 // aliases are the names of a template without namespace and tag.
-func aliases(t store.Template) []string {
-	if t.Name == "" {
+func aliases(alias string) []string {
+	if alias == "" {
 		return []string{}
 	}
-	return []string{t.Name}
+	return []string{alias}
+}
+
+// tagNames are the names of a snapshot of the key, one for each tag.
+func tagNames(k store.Key, t store.Template) []string {
+	list := []string{}
+	for _, name := range names(k, t.KeyID, t.Name) {
+		for _, tag := range t.Tags {
+			list = append(list, name+":"+tag)
+		}
+	}
+	return list
 }
 
 // snapshotID is what clients hand back to create from a snapshot and to delete
@@ -74,7 +81,7 @@ func snapshotID(k store.Key, t store.Template) string {
 	if t.Name == "" {
 		return t.ID + ":" + t.Tags[0]
 	}
-	return fullNames(k, t)[0]
+	return tagNames(k, t)[0]
 }
 
 // tagged tells whether a name says its tag.

@@ -19,14 +19,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/api/e2b"
+	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
-// world is a server with two keys, three templates and some sandboxes:
+// world is a server with two keys, some templates and some sandboxes:
 //
-//	templates  base (of the machine), alices, bobs (of that key)
+//	templates  base (of the machine), alices, bobs (of that key), shared (bob's,
+//	           public). alices has another build with the tags stable and v1, and one
+//	           that failed. The first build of fresh (alice) and hidden (bob) is under
+//	           way.
 //	snapshots  snap and snap:v2 of i0001, one without a name of i0005, all of
 //	           alice; theirs of i0004 of bob
 //	sandboxes  i0001 … i0003 of alice, i0004 of bob, all running; i0005 of alice,
@@ -46,10 +50,14 @@ type world struct {
 var start = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 
 const (
-	baseID, alicesID, bobsID = "basebasebasebasebase", "alicesalicesalicesal", "bobsbobsbobsbobsbobs"
+	baseID, alicesID, bobsID, sharedID = "basebasebasebasebase", "alicesalicesalicesal", "bobsbobsbobsbobsbobs", "sharedsharedsharedsh"
+	freshID, hiddenID                  = "freshfreshfreshfresh", "hiddenhiddenhiddenhi"
 	// of snapshots
-	snapID, v2ID, unnamedID, theirsID = "snapsnapsnapsnapsnap", "snapv2snapv2snapv2sn", "unnamedunnamedunname", "theirstheirstheirsth"
+	snapID, unnamedID, theirsID = "snapsnapsnapsnapsnap", "unnamedunnamedunname", "theirstheirstheirsth"
 )
+
+// buildID is the id of the nth build.
+func buildID(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
@@ -67,12 +75,30 @@ func newWorld(t testing.TB) *world {
 		})
 	}
 	w.core.add(sandbox.Info{
-		ID: "i0005", KeyID: "key-of-alice", TemplateID: v2ID, TemplateName: "snap:v2", StartedAt: start.Add(5 * time.Minute),
+		ID: "i0005", KeyID: "key-of-alice", TemplateID: snapID, TemplateName: "snap", BuildID: buildID(7), StartedAt: start.Add(5 * time.Minute),
 		State: sandbox.Paused, Lifecycle: sandbox.Lifecycle{PauseOnTimeout: true, AutoResume: true},
 		Network: sandbox.NetworkOptions{PrivateTraffic: true, MaskRequestHost: "localhost:${PORT}"}, TrafficToken: "traffic-of-i0005",
 	})
-	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Log: slog.New(slog.DiscardHandler), Version: "0.1.0"})
+	log := slog.New(slog.DiscardHandler)
+	builds, err := build.New(t.Context(), build.Config{DataDir: t.TempDir(), Store: s, Log: log})
+	require.NoError(t, err)
+	t.Cleanup(builds.Close)
+	addBuilds(t, s)
+	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Log: log, Version: "0.1.0"})
 	return w
+}
+
+// addBuilds adds what would be ended if it were there when a server starts.
+func addBuilds(t testing.TB, s store.Store) {
+	for i, b := range []store.Build{
+		{TemplateID: alicesID, KeyID: "key-of-alice", Alias: "alices", State: store.BuildError, Reason: "exit status 1", FinishedAt: start.Add(3 * time.Hour)},
+		{TemplateID: freshID, KeyID: "key-of-alice", Alias: "fresh", State: store.Building},
+		{TemplateID: hiddenID, KeyID: "key-of-bob", Alias: "hidden", State: store.BuildWaiting},
+	} {
+		b.ID, b.CreatedAt, b.CPUs, b.MemoryBytes = buildID(101+i), start.Add(2*time.Hour), 4, 2<<30
+		_, err := s.AddBuild(t.Context(), b)
+		require.NoError(t, err)
+	}
 }
 
 // records are the keys, templates and ended sandboxes of every world: a database
@@ -132,16 +158,16 @@ func addTemplates(s store.Store) error {
 	for i, t := range []store.Template{
 		{ID: baseID, Name: "base"},
 		{ID: alicesID, Name: "alices", KeyID: "key-of-alice"},
+		{ID: alicesID, Name: "alices", KeyID: "key-of-alice", Tags: []string{"stable", "v1"}},
 		{ID: bobsID, Name: "bobs", KeyID: "key-of-bob"},
+		{ID: sharedID, Name: "shared", KeyID: "key-of-bob", Public: true},
 		{ID: snapID, Name: "snap", KeyID: "key-of-alice", SourceSandbox: "i0001"},
-		{ID: v2ID, Name: "snap:v2", KeyID: "key-of-alice", SourceSandbox: "i0001"},
+		{ID: snapID, Name: "snap", Tags: []string{"v2"}, KeyID: "key-of-alice", SourceSandbox: "i0001"},
 		{ID: unnamedID, KeyID: "key-of-alice", SourceSandbox: "i0005"},
 		{ID: theirsID, Name: "theirs", KeyID: "key-of-bob", SourceSandbox: "i0004"},
 	} {
-		t.BuildID, t.CreatedAt, t.BuiltAt = "00000000-0000-4000-8000-000000000001", start, start.Add(time.Hour)
-		if t.SourceSandbox != "" {
-			t.CreatedAt = start.Add(time.Duration(i) * time.Minute)
-		}
+		t.BuildID, t.CreatedAt = buildID(i+1), start
+		t.BuiltAt = start.Add(time.Hour + time.Duration(i)*time.Minute)
 		t.CPUs, t.MemoryBytes, t.DiskBytes = 2, 1<<30, 10<<30
 		if _, _, err := s.PutTemplate(context.Background(), t); err != nil {
 			return err
@@ -240,8 +266,12 @@ func (c *core) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.I
 	if c.fail != nil {
 		return sandbox.Info{}, c.fail
 	}
+	t, err := c.store.Template(ctx, req.Template)
+	if err != nil {
+		return sandbox.Info{}, err
+	}
 	info := sandbox.Info{
-		ID: c.newID(), KeyID: req.KeyID, TemplateID: req.Template, TemplateName: "base", StartedAt: start,
+		ID: c.newID(), KeyID: req.KeyID, TemplateID: t.ID, TemplateName: t.Name, BuildID: t.BuildID, StartedAt: start,
 		Metadata: req.Metadata, Network: req.Network, Lifecycle: req.Lifecycle,
 	}
 	info.TrafficToken = "traffic-of-" + info.ID
@@ -299,12 +329,34 @@ func (c *core) Snapshot(_ context.Context, id string, req sandbox.SnapshotReques
 	}
 	c.note("Snapshot%s %s as %q, quota %s", kind, id, req.Name, short(req.Quota))
 	info, err := c.may(id, sandbox.Running)
-	return store.Template{ID: "newsnapnewsnapnewsna", Name: req.Name, KeyID: info.KeyID, SourceSandbox: id}, err
+	name := store.SplitName(req.Name)
+	return store.Template{ID: "newsnapnewsnapnewsna", Name: name.Alias, Tags: []string{name.Tag}, KeyID: info.KeyID, SourceSandbox: id}, err
 }
 
-func (c *core) DeleteTemplate(ctx context.Context, idOrName string) error {
-	c.note("DeleteTemplate %s", idOrName)
-	_, err := c.store.DeleteTemplate(ctx, idOrName)
+func (c *core) DeleteTemplate(ctx context.Context, ref string) error {
+	c.note("DeleteTemplate %s", ref)
+	_, err := c.store.DeleteTemplate(ctx, ref)
+	return err
+}
+
+func (c *core) TagTemplate(ctx context.Context, ref string, tags []string) (store.Template, error) {
+	c.note("TagTemplate %s as %s", ref, tags)
+	t, _, err := c.store.TagTemplate(ctx, ref, tags)
+	if errors.Is(err, store.ErrNotFound) {
+		err = sandbox.ErrTemplateNotFound
+	}
+	return t, err
+}
+
+func (c *core) UntagTemplate(ctx context.Context, idOrAlias string, tags []string) error {
+	c.note("UntagTemplate %s of %s", idOrAlias, tags)
+	_, err := c.store.UntagTemplate(ctx, idOrAlias, tags)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return sandbox.ErrTemplateNotFound
+	case errors.Is(err, store.ErrDefaultTag):
+		return &sandbox.InvalidError{Message: "not that one"}
+	}
 	return err
 }
 
@@ -343,7 +395,7 @@ func (c *core) List(f sandbox.Filter) []sandbox.Info {
 	var all []sandbox.Info
 	for _, info := range c.live {
 		matches := info.KeyID == f.KeyID && (len(f.States) == 0 || slices.Contains(f.States, info.State)) &&
-			(f.Template == "" || f.Template == info.TemplateID || f.Template == info.TemplateName)
+			(f.Template == "" || f.Template == info.TemplateID || f.Template == info.TemplateName || f.Template == info.BuildID)
 		for k, v := range f.Metadata {
 			matches = matches && info.Metadata[k] == v
 		}
