@@ -16,8 +16,8 @@ class Kernel:
         self.shell = make_shell(self.channel, self.output)
         for stream in (sys.__stdout__, sys.__stderr__):
             stream.reconfigure(write_through=True)
-        sys.stdout = Stream(self.output, "out", 1)
-        sys.stderr = Stream(self.output, "err", 2)
+        self.streams = {"stdout": Stream(self.output, "out", 1), "stderr": Stream(self.output, "err", 2)}
+        sys.stdout, sys.stderr = self.streams["stdout"], self.streams["stderr"]
         self.channel.interrupt = self._interrupt
         os.register_at_fork(before=self.output.flush, after_in_child=self._forked)
         sys.addaudithook(self._before_child)
@@ -31,11 +31,22 @@ class Kernel:
         while True:
             try:
                 self.loop.run_forever()
-                return
             except (KeyboardInterrupt, SystemExit):
                 continue  # of a task the user left running
 
     def _read(self):
+        try:
+            self._take_requests()
+        except BaseException as e:
+            self._die(e)
+
+    def _die(self, e):
+        """End the process. The loop would only report the error and leave the
+        agent waiting for what never comes."""
+        os.write(self.channel.pipes[1], f"the kernel cannot go on: {type(e).__name__}: {e}\n".encode())
+        os._exit(1)
+
+    def _take_requests(self):
         try:
             data = self.channel.sock.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -46,7 +57,7 @@ class Kernel:
         while (end := self.input.find(b"\n")) >= 0:
             line = bytes(self.input[:end])
             del self.input[: end + 1]
-            self._handle(json.loads(line))
+            self._handle(loads(line))
 
     def _handle(self, request):
         op = request["op"]
@@ -64,6 +75,8 @@ class Kernel:
         try:
             self.output.begin()
             signal.signal(signal.SIGINT, self._on_sigint)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            self._repair_streams()
             self.shell.failure_sent = self.shell.cancelled = False
             self.channel.send({"t": "count", "n": self.shell.execution_count})
             self._add_env(request.get("env") or {})
@@ -72,21 +85,24 @@ class Kernel:
             if failure is not None and not self.shell.failure_sent:
                 self._send_failure(failure)
         except BaseException as e:  # an interrupt between the steps
-            if os.getpid() == self.channel.pid and not self.shell.failure_sent:
+            if getpid() == self.channel.pid and not self.shell.failure_sent:
                 self._send_failure(e)
         finally:
-            if os.getpid() != self.channel.pid:
+            if getpid() != self.channel.pid:
                 os._exit(0)  # a child that the cell forked and did not end
 
     def _ran(self, task):
         """After _run, whatever stopped it: no interrupt is raised in here."""
-        self.task = None
-        self.channel.pending = False
-        if not task.cancelled():
-            task.exception()  # was sent; asyncio need not report it
-        self._remove_env()
-        self.output.flush()
-        self.channel.send({"t": "end"})
+        try:
+            self.task = None
+            self.channel.pending = False
+            if not task.cancelled():
+                task.exception()  # was sent; asyncio need not report it
+            self._remove_env()
+            self.output.flush()
+            self.channel.send({"t": "end"})
+        except BaseException as e:
+            self._die(e)
 
     async def _run_cell(self, code, keep=True):
         shell = self.shell
@@ -107,37 +123,50 @@ class Kernel:
         return result
 
     def _send_failure(self, e):
-        import traceback
-
-        name = type(e).__name__
+        name = name_of(type(e))
         if isinstance(e, asyncio.CancelledError) and self.shell.cancelled:
             name = "KeyboardInterrupt"
-        self.shell.send_error(name, e, "".join(traceback.format_exception(type(e), e, e.__traceback__)))
+        try:
+            with shortened(e):
+                text = "".join(traceback.format_exception(type(e), e, e.__traceback__))
+        except Exception:
+            text = name
+        self.shell.send_error(name, e, text)
 
     def _on_sigint(self, signum, frame):
-        if os.getpid() != self.channel.pid:
+        if getpid() != self.channel.pid:
             raise KeyboardInterrupt
-        if self.task is None:
-            return
         if self.channel.depth:
             self.channel.pending = True
             return
         self._interrupt(frame)
 
     def _interrupt(self, frame):
-        """Raise in the cell if the main thread is in it; else it awaits: cancel."""
-        if self.task is None:
-            return
+        """Raise in the cell if the main thread is in it; else it awaits: cancel.
+        A task of the code's own is interrupted when that does not help, or when
+        it goes on after its run."""
+        ended = self.task is None or self.task.done()
         while frame is not None:
             if frame.f_code is Kernel._run.__code__:
                 raise KeyboardInterrupt
+            if (ended or self.shell.cancelled) and frame.f_globals is self.shell.user_ns:
+                raise KeyboardInterrupt
             frame = frame.f_back
+        if ended:
+            return
         self.shell.cancelled = True
         self.loop.call_soon_threadsafe(self.task.cancel)
 
+    def _repair_streams(self):
+        """Put back what cannot be written to; what the code has put there stays."""
+        for name, stream in self.streams.items():
+            now = getattr(sys, name, None)
+            if not hasattr(now, "write") or getattr(now, "closed", False):
+                setattr(sys, name, stream)
+
     def _before_child(self, event, args):
         # Half a line printed before a child starts belongs before its output.
-        if event in CHILD_EVENTS and self.output.parts and os.getpid() == self.channel.pid:
+        if event in CHILD_EVENTS and self.output.parts and getpid() == self.channel.pid:
             self.output.flush()
 
     def _forked(self):

@@ -5,7 +5,7 @@ class Channel:
     """Frames to the agent. Safe for threads, and a SIGINT never splits a frame."""
 
     def __init__(self):
-        self.pid = os.getpid()
+        self.pid = getpid()
         self.sock = socket.socket(fileno=SOCKET_FD)
         self.lock = threading.RLock()
         self.main = threading.get_ident()
@@ -33,7 +33,7 @@ class Channel:
                 self.interrupt(sys._getframe())
 
     def send(self, frame):
-        data = json.dumps(frame).encode() + b"\n"
+        data = dumps(frame).encode() + b"\n"
         with self:
             self._settle()
             self.sock.sendall(data)
@@ -67,6 +67,7 @@ class Output:
         self.parts = deque()  # (stream, text)
         self.size = 0  # characters in it, roughly
         self.sent = {"out": 0, "err": 0}
+        self.pictures = 0  # saved and shown in this run
         self.tokens, self.refilled = float(DIRECT_BURST), 0.0
         self.burst = False  # lines wait for the flusher, which comes soon
         self.wake = threading.Event()
@@ -75,6 +76,7 @@ class Output:
 
     def begin(self):
         self.sent = {"out": 0, "err": 0}
+        self.pictures = 0
 
     def write(self, name, text):
         if self.direct:
@@ -126,7 +128,7 @@ class Output:
             self.channel.send({"t": name, "s": text[at : at + CHUNK]})
 
     def _may_send(self):
-        now = time.monotonic()
+        now = monotonic()
         self.tokens = min(DIRECT_BURST, self.tokens + (now - self.refilled) * DIRECT_RATE)
         self.refilled = now
         if self.tokens < 1:
@@ -145,7 +147,7 @@ class Output:
     def _flush_loop(self):
         while True:
             self.wake.wait()
-            time.sleep(FLUSH_AFTER)
+            sleep(FLUSH_AFTER)
             self.wake.clear()
             self.burst = False
             self.flush()

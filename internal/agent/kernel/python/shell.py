@@ -123,8 +123,16 @@ def make_shell(channel, output):
         system_raw = system
         system_piped = system
 
+        def showtraceback(self, exc_tuple=None, *args, **kwargs):
+            error = exc_tuple[1] if exc_tuple else sys.exc_info()[1]
+            with shortened(error):
+                super().showtraceback(exc_tuple, *args, **kwargs)
+
+        def _format_exception_for_storage(self, *args, **kwargs):
+            return {}  # what was sent is not formatted again, nor kept
+
         def _showtraceback(self, etype, evalue, stb):
-            name = etype.__name__
+            name = name_of(etype)
             if self.cancelled and issubclass(etype, asyncio.CancelledError):
                 name, evalue = "KeyboardInterrupt", ""
                 stb = [line.replace("CancelledError", name) for line in stb]
@@ -186,6 +194,8 @@ def make_shell(channel, output):
         data.for_type_by_name(module, "DataFrame", frame_data)
     display.formatters.update({DATA_MIME: data, CHART_MIME: chart})
     display.active_types = [*display.formatters]
+
+    sys.meta_path.insert(0, SavedImages(output))
 
     def no_input(*_, **__):
         raise StdinNotImplementedError(

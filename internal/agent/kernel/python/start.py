@@ -29,7 +29,9 @@ import builtins
 import codecs
 import faulthandler
 import fcntl
+import functools
 import gc
+import importlib.util
 import io
 import json
 import os
@@ -38,9 +40,15 @@ import socket
 import termios
 import threading
 import time
+import traceback
 import warnings
 from collections import deque
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+
+# Code may replace what is in these modules, for a test or by mistake. What the
+# program needs to speak with the agent it has for itself.
+__builtins__ = dict(vars(builtins))
+dumps, loads, getpid, monotonic, sleep = json.dumps, json.loads, os.getpid, time.monotonic, time.sleep
 
 SOCKET_FD, ACK_FD, PROGRAM_FD = 3, 4, 5
 CHUNK = 32 * 1024  # characters of output in one frame
@@ -48,7 +56,9 @@ STREAM_LIMIT = 16 * 1024 * 1024 + 1  # characters a run and stream; the agent's 
 BUNDLE_LIMIT = 12 * 1024 * 1024  # bytes of one result, encoded
 TEXT_LIMIT = 1024 * 1024  # characters of text/plain
 ERROR_LIMIT = 512 * 1024  # characters of an error's value and of its traceback
+FIRST_FRAMES, LAST_FRAMES = 20, 60  # of a traceback; IPython takes 1 ms for each and more
 DATA_CELLS = 500_000  # a DataFrame with more cells carries no "data"
 DATA_MIME = "application/vnd.tombolo.data+json"
+SAVED_IMAGES = 20  # shown of those that a run saves to files
 FLUSH_AFTER = 0.02  # seconds
 DIRECT_BURST, DIRECT_RATE = 64, 100  # lines sent as they are printed: at once, and a second
