@@ -284,6 +284,23 @@ func TestTrustStoreThatProgramsAddedToStays(t *testing.T) {
 	require.Equal(t, "second", give("second"))
 }
 
+func TestTrustStoresOfOtherFamiliesAreReplacedWhereTheyAre(t *testing.T) {
+	s := start(t)
+	store := filepath.Join(s.root, "etc/pki/ca-trust/pem")
+	require.NoError(t, os.MkdirAll(filepath.Dir(store), 0o755))
+	require.NoError(t, os.WriteFile(store, []byte("theirs"), 0o644))
+	link := filepath.Join(s.root, "etc/pki/tls/certs/ca-bundle.crt")
+	require.NoError(t, os.MkdirAll(filepath.Dir(link), 0o755))
+	require.NoError(t, os.Symlink(store, link))
+	s.init(hostapi.Init{SandboxID: "ione", CABundle: []byte("ours"), DefaultUser: "root"})
+	for _, path := range []string{store, filepath.Join(s.root, host.BundlePath)} {
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "ours", string(got), path)
+	}
+	require.NoFileExists(t, filepath.Join(s.root, "etc/ssl/cert.pem"))
+}
+
 func TestInitEndsConnectionsOfBeforeAndNoProcess(t *testing.T) {
 	s := start(t)
 	followed := s.begin(t.Context(), shell("echo begun; exec sleep 1000"))

@@ -88,6 +88,19 @@ func (d *Database) GroupName(gid uint32) string {
 	return strconv.FormatUint(uint64(gid), 10)
 }
 
+// Group finds the number of a group by its name.
+func (d *Database) Group(name string) (gid uint32, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refresh()
+	for gid, known := range d.groups {
+		if known == name {
+			return gid, true
+		}
+	}
+	return 0, false
+}
+
 func (d *Database) refresh() {
 	changedUsers := d.passwd.changed()
 	changedGroups := d.group.changed()

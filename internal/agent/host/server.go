@@ -1,6 +1,6 @@
 // Package host serves the host-only port: it takes over the identity of the
-// sandbox, ends processes when memory runs out, warms kernels and carries
-// connections to the loopback. It alone changes files of the system (trust
+// sandbox, ends processes when memory runs out, warms kernels, copies for builds
+// and carries connections to the loopback. It alone changes files of the system (trust
 // store, host name, /run/e2b) and the process limit.
 package host
 
@@ -66,8 +66,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the host port takes POST and CONNECT", http.StatusMethodNotAllowed)
 		return
 	}
+	if r.URL.Path == "/copy" {
+		s.copy(w, r) // its body is as long as the disk has room
+		return
+	}
 	r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
 	switch r.URL.Path {
+	case "/archive":
+		s.archive(w, r)
 	case "/init":
 		s.init(w, r)
 	case "/relieve":

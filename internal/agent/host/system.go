@@ -19,6 +19,14 @@ import (
 // BundlePath is the trust store of Debian and its relatives, under the root.
 const BundlePath = "etc/ssl/certs/ca-certificates.crt"
 
+// otherBundles are where other families of Linux keep theirs. They are replaced
+// where they are; the one of Debian is made, for the variables name it.
+var otherBundles = [...]string{
+	"etc/pki/tls/certs/ca-bundle.crt", // Red Hat
+	"etc/ssl/cert.pem",                // Alpine
+	"etc/ssl/ca-bundle.pem",           // SUSE
+}
+
 // System is the part of the sandbox outside the agent that Init changes.
 type System struct {
 	// Root is where its files lie, "/" but for tests.
@@ -71,6 +79,15 @@ func (s System) setBundle(bundle []byte) error {
 	}
 	if err := s.replace(s.Bundle(), bundle); err != nil {
 		return err
+	}
+	for _, path := range otherBundles {
+		path = filepath.Join(s.Root, path)
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if err := s.replace(path, bundle); err != nil {
+			return err
+		}
 	}
 	return s.write(stamp, hash)
 }

@@ -17,7 +17,9 @@
 //	POST    /copy        the copying of a build's step: Copy as JSON in the query's
 //	                     "copy", a tar archive (plain or gzip) as body; 204, or 400 with
 //	                     the reason in words for the caller.
-//	POST    /archive     Archive, answered 200 with a tar of what it names.
+//	POST    /archive     Archive, answered 200 with a tar of what it names; 404 with
+//	                     the pattern that names nothing. A tar that cannot be
+//	                     finished breaks off.
 //	CONNECT host:port    a byte tunnel to a port on the sandbox's loopback
 //	                     (127.0.0.1, then ::1); 502 when nothing listens.
 package hostapi
@@ -98,11 +100,16 @@ type VolumeMount struct {
 // way to the destination are followed; those in the archive are copied as links.
 type Copy struct {
 	// Source is what the caller asked to be copied, a path or pattern that the entries
-	// of the archive begin with; it decides what are names and what is content.
+	// of the archive begin with; it decides what are names and what is content. What a
+	// pattern names keeps its path below the pattern's fixed part, as in E2B: "src/*.py"
+	// and "src/**" are content of src. Empty is for an archive that [Archive] asked
+	// for: each first element of a path is a thing to copy of its own, and where there
+	// are several, and not all are folders, the destination must be a folder.
 	Source string `json:"source"`
 	// Destination is absolute, and cleaned but for a trailing "/".
 	Destination string `json:"destination"`
-	// User owns what is copied, "name[:group]" or numbers; empty is root.
+	// User owns what is copied, and folders made on the way, "name[:group]" or
+	// numbers; empty is root, or with an empty Source whom the archive says.
 	User string `json:"user,omitempty"`
 	// Mode, when not nil, is given to what is copied: permission bits.
 	Mode *uint32 `json:"mode,omitempty"`

@@ -45,7 +45,11 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 	if err != nil {
 		return nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	path, err := lookPath(config.GetCmd(), env["PATH"])
+	cmd, err := shellThere(config.GetCmd())
+	if err != nil {
+		return nil, nil, programError(err, hostapi.ExecNotFound)
+	}
+	path, err := lookPath(cmd, env["PATH"])
 	if err != nil {
 		return nil, nil, programError(err, hostapi.ExecNotFound)
 	}
@@ -59,7 +63,7 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 		files.closeParent()
 		return nil, nil, err
 	}
-	child, err := s.opts.Spawner.Start(path, append([]string{config.GetCmd()}, config.GetArgs()...), &syscall.ProcAttr{
+	child, err := s.opts.Spawner.Start(path, append([]string{cmd}, config.GetArgs()...), &syscall.ProcAttr{
 		Dir:   dir,
 		Env:   identity.List(env),
 		Files: files.child,
@@ -72,7 +76,7 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 	if err != nil {
 		s.table.release()
 		files.closeParent()
-		return nil, nil, forkError(config.GetCmd(), err)
+		return nil, nil, forkError(cmd, err)
 	}
 
 	p := newProcess(s.opts.Spawner, child, req.Msg, files, s.opts.Stall)
@@ -150,6 +154,28 @@ func (s *Service) environment(req *pb.StartRequest, who account.Account) (map[st
 	}
 	maps.Copy(env, req.GetProcess().GetEnvs())
 	return env, nil
+}
+
+// E2B's clients run each command by bash; an image without it has at least the
+// shell of POSIX, which takes the same options.
+const (
+	bash       = "/bin/bash"
+	posixShell = "/bin/sh"
+)
+
+// shellThere is the program itself, or the other shell when bash is asked for and
+// missing.
+func shellThere(cmd string) (string, error) {
+	if cmd != bash {
+		return cmd, nil
+	}
+	if _, err := os.Stat(bash); err == nil || !errors.Is(err, os.ErrNotExist) {
+		return cmd, nil
+	}
+	if _, err := os.Stat(posixShell); errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("the template has no shell: neither %s nor %s is there", bash, posixShell)
+	}
+	return posixShell, nil
 }
 
 // lookPath finds the program that a name without a slash means.
