@@ -83,10 +83,10 @@ class Kernel:
             result = await self._run_cell(request.get("code", ""))
             failure = result.error_before_exec or result.error_in_exec
             if failure is not None and not self.shell.failure_sent:
-                self._send_failure(failure)
+                self.shell.send_failure(failure)
         except BaseException as e:  # an interrupt between the steps
             if getpid() == self.channel.pid and not self.shell.failure_sent:
-                self._send_failure(e)
+                self.shell.send_failure(e)
         finally:
             if getpid() != self.channel.pid:
                 os._exit(0)  # a child that the cell forked and did not end
@@ -121,17 +121,6 @@ class Kernel:
             if result is not None:
                 shell.events.trigger("post_run_cell", result)
         return result
-
-    def _send_failure(self, e):
-        name = name_of(type(e))
-        if isinstance(e, asyncio.CancelledError) and self.shell.cancelled:
-            name = "KeyboardInterrupt"
-        try:
-            with shortened(e):
-                text = "".join(traceback.format_exception(type(e), e, e.__traceback__))
-        except Exception:
-            text = name
-        self.shell.send_error(name, e, text)
 
     def _on_sigint(self, signum, frame):
         if getpid() != self.channel.pid:

@@ -56,7 +56,8 @@ def make_shell(channel, output):
     class ZMQInteractiveShell(InteractiveShell):
         displayhook_class = Type(Hook)
         display_pub_class = Type(Publisher)
-        failure_sent = False
+        failure_sent = False  # in this run
+        shown = False  # the error at hand
         cancelled = False
 
         def _tee(self, channel):
@@ -125,8 +126,11 @@ def make_shell(channel, output):
 
         def showtraceback(self, exc_tuple=None, *args, **kwargs):
             error = exc_tuple[1] if exc_tuple else sys.exc_info()[1]
+            self.shown = False
             with shortened(error):
                 super().showtraceback(exc_tuple, *args, **kwargs)
+            if error is not None and not self.shown:  # IPython could not format it
+                self.send_failure(error)
 
         def _format_exception_for_storage(self, *args, **kwargs):
             return {}  # what was sent is not formatted again, nor kept
@@ -138,8 +142,20 @@ def make_shell(channel, output):
                 stb = [line.replace("CancelledError", name) for line in stb]
             self.send_error(name, evalue, self.InteractiveTB.stb2text(stb))
 
+        def send_failure(self, error):
+            """Sends an error with the traceback that Python itself would print."""
+            name = name_of(type(error))
+            if isinstance(error, asyncio.CancelledError) and self.cancelled:
+                name = "KeyboardInterrupt"
+            try:
+                with shortened(error):
+                    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            except Exception:
+                text = name
+            self.send_error(name, error, text)
+
         def send_error(self, name, value, traceback):
-            self.failure_sent = True
+            self.failure_sent = self.shown = True
             try:
                 value = str(value)
             except Exception:
