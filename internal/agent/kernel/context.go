@@ -209,11 +209,15 @@ func (s *Server) listContexts() []*codeContext {
 	return list
 }
 
+// aliases are other names of languages: upstream's, and the name that Jupyter
+// has for Python.
+var aliases = map[string]string{"": "python", "python3": "python", "js": "javascript", "ts": "typescript"}
+
 // language returns the name of a language this sandbox can run.
 func (s *Server) language(name string) (string, error) {
 	known := strings.ToLower(strings.TrimSpace(name))
-	if known == "" {
-		return "python", nil
+	if full, ok := aliases[known]; ok {
+		known = full
 	}
 	if _, ok := s.starters[known]; ok {
 		return known, nil

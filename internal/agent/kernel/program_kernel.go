@@ -15,13 +15,16 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
 
-// pythonKernel drives one process of the Python program. The loop goroutine alone reads
-// the socket and the pipes.
-type pythonKernel struct {
-	process *spawn.Process
-	out     *outputPipe
-	err     *outputPipe
-	acks    int
+// A programKernel is a process of a program of ours that speaks this driver's
+// protocol, in any language. The loop goroutine alone reads the socket and the
+// pipes.
+type programKernel struct {
+	process  *spawn.Process
+	defaults map[string]string // variables the kernel has unless the sandbox sets them
+
+	out  *outputPipe
+	err  *outputPipe
+	acks int
 
 	ready  chan error        // one value: nil, or why it did not start
 	warmed chan error        // one value for each warm
@@ -45,7 +48,7 @@ type request struct {
 	Modules []string          `json:"modules"`
 }
 
-func (k *pythonKernel) execute(code string, env map[string]string) <-chan event {
+func (k *programKernel) execute(code string, env map[string]string) <-chan event {
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	if k.broken {
@@ -63,9 +66,11 @@ func (k *pythonKernel) execute(code string, env map[string]string) <-chan event 
 	return events
 }
 
-func (k *pythonKernel) setEnv(env map[string]string) error {
-	if env[plotVariable] == "" {
-		env[plotVariable] = plotBackend
+func (k *programKernel) setEnv(env map[string]string) error {
+	for name, value := range k.defaults {
+		if env[name] == "" {
+			env[name] = value
+		}
 	}
 	if err := k.sendOrHold(request{Op: "env", Env: env}); err != nil {
 		return fmt.Errorf("set the kernel's environment: %w", err)
@@ -73,7 +78,7 @@ func (k *pythonKernel) setEnv(env map[string]string) error {
 	return nil
 }
 
-func (k *pythonKernel) reseed(entropy []byte) error {
+func (k *programKernel) reseed(entropy []byte) error {
 	seed := base64.StdEncoding.EncodeToString(entropy)
 	if err := k.sendOrHold(request{Op: "seed", Seed: seed}); err != nil {
 		return fmt.Errorf("reseed the kernel: %w", err)
@@ -87,7 +92,7 @@ const maxUnread = 64 << 10
 
 // sendOrHold sends at once, or keeps the request for the next run when a busy
 // kernel has much to read already. Of each kind the last one counts.
-func (k *pythonKernel) sendOrHold(r request) error {
+func (k *programKernel) sendOrHold(r request) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -103,7 +108,7 @@ func (k *pythonKernel) sendOrHold(r request) error {
 }
 
 // sendHeldLocked is for an idle kernel, which has read what was sent or will.
-func (k *pythonKernel) sendHeldLocked() error {
+func (k *programKernel) sendHeldLocked() error {
 	k.unread = 0
 	for op, data := range k.held {
 		if err := k.writeLocked(data); err != nil {
@@ -114,7 +119,7 @@ func (k *pythonKernel) sendHeldLocked() error {
 	return nil
 }
 
-func (k *pythonKernel) warm(ctx context.Context, modules []string) error {
+func (k *programKernel) warm(ctx context.Context, modules []string) error {
 	if modules == nil {
 		modules = []string{}
 	}
@@ -124,9 +129,9 @@ func (k *pythonKernel) warm(ctx context.Context, modules []string) error {
 	return k.await(ctx, k.warmed)
 }
 
-func (k *pythonKernel) waitReady(ctx context.Context) error { return k.await(ctx, k.ready) }
+func (k *programKernel) waitReady(ctx context.Context) error { return k.await(ctx, k.ready) }
 
-func (k *pythonKernel) await(ctx context.Context, answer <-chan error) error {
+func (k *programKernel) await(ctx context.Context, answer <-chan error) error {
 	select {
 	case err := <-answer:
 		return err
@@ -142,18 +147,18 @@ func (k *pythonKernel) await(ctx context.Context, answer <-chan error) error {
 	}
 }
 
-func (k *pythonKernel) interrupt(everything bool) {
+func (k *programKernel) interrupt(everything bool) {
 	if err := k.process.Signal(syscall.SIGINT); err == nil && everything {
 		_ = syscall.Kill(-k.process.PID, syscall.SIGINT)
 	}
 }
 
-func (k *pythonKernel) kill(reason string) {
+func (k *programKernel) kill(reason string) {
 	k.process.SetReason(reason)
 	_ = k.process.Signal(syscall.SIGKILL)
 }
 
-func (k *pythonKernel) done() <-chan struct{} { return k.ended }
+func (k *programKernel) done() <-chan struct{} { return k.ended }
 
 // sendTimeout bounds the wait for a kernel that does not read; an idle one does.
 const sendTimeout = 5 * time.Second
@@ -162,13 +167,13 @@ var errKernelGone = errors.New("the kernel has ended")
 
 // send writes one request line to an idle kernel. After a failure the kernel is
 // ended, because half a line may be out.
-func (k *pythonKernel) send(r request) error {
+func (k *programKernel) send(r request) error {
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	return k.sendLocked(r)
 }
 
-func (k *pythonKernel) sendLocked(r request) error {
+func (k *programKernel) sendLocked(r request) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -176,7 +181,7 @@ func (k *pythonKernel) sendLocked(r request) error {
 	return k.writeLocked(data)
 }
 
-func (k *pythonKernel) writeLocked(data []byte) error {
+func (k *programKernel) writeLocked(data []byte) error {
 	if k.broken {
 		return errKernelGone
 	}
@@ -190,7 +195,7 @@ func (k *pythonKernel) writeLocked(data []byte) error {
 
 // watch ends what the kernel left behind and lets the loop see the end even
 // when a forked child holds the other end of the socket.
-func (k *pythonKernel) watch() {
+func (k *programKernel) watch() {
 	k.process.Status()
 	killSession(k.process.PID)
 	close(k.swept)
@@ -202,7 +207,7 @@ func (k *pythonKernel) watch() {
 }
 
 // epitaph says how the kernel ended; call it after its end.
-func (k *pythonKernel) epitaph() string {
+func (k *programKernel) epitaph() string {
 	status, _ := k.process.Status()
 	how := fmt.Sprintf("it exited with code %d", status.ExitStatus())
 	if status.Signaled() {

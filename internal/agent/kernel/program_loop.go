@@ -16,8 +16,8 @@ import (
 // there are, then it handles every frame on the socket, then it reads that many.
 // A frame sent before those bytes is on the socket by then; one sent after them
 // waits, because the program sends "sync" instead while it sees bytes in a pipe.
-func (k *pythonKernel) loop() {
-	l := &kernelLoop{k: k}
+func (k *programKernel) loop() {
+	l := &programLoop{k: k}
 	cause := l.run()
 	if cause != nil {
 		k.process.SetReason(cause.Error())
@@ -50,8 +50,8 @@ func (k *pythonKernel) loop() {
 // maxEarly bounds what is kept of the output of a start, bytes.
 const maxEarly = 2 << 10
 
-type kernelLoop struct {
-	k      *pythonKernel
+type programLoop struct {
+	k      *programKernel
 	lines  lineBuffer
 	events chan<- event // of the open run, nil between runs
 	synced bool         // the pipes were drained since they were measured
@@ -62,7 +62,7 @@ type kernelLoop struct {
 }
 
 // run returns nil when the kernel is gone, or why it must not go on.
-func (l *kernelLoop) run() error {
+func (l *programLoop) run() error {
 	k := l.k
 	set := []unix.PollFd{
 		{Fd: int32(k.socket), Events: unix.POLLIN},
@@ -103,7 +103,7 @@ func (l *kernelLoop) run() error {
 }
 
 // readSocket handles frames until the socket is empty.
-func (l *kernelLoop) readSocket() error {
+func (l *programLoop) readSocket() error {
 	for {
 		n, err := unix.Read(l.k.socket, l.buf[:])
 		switch {
@@ -125,7 +125,7 @@ func (l *kernelLoop) readSocket() error {
 	}
 }
 
-func (l *kernelLoop) handleLines() error {
+func (l *programLoop) handleLines() error {
 	for {
 		line, err := l.lines.next()
 		if err != nil {
@@ -144,7 +144,7 @@ func (l *kernelLoop) handleLines() error {
 	}
 }
 
-func (l *kernelLoop) handle(f frame) error {
+func (l *programLoop) handle(f frame) error {
 	if e, ok := f.event(); ok {
 		l.flushTails()
 		l.emit(e)
@@ -188,7 +188,7 @@ func (l *kernelLoop) handle(f frame) error {
 // emit blocks until the client took the event, which holds the kernel up too.
 // Between runs there is nobody to tell: output of background work is dropped.
 // Before the start is over it is kept, because it may explain a failure.
-func (l *kernelLoop) emit(e event) {
+func (l *programLoop) emit(e event) {
 	l.takeRun()
 	if l.events != nil {
 		l.events <- e
@@ -201,14 +201,14 @@ func (l *kernelLoop) emit(e event) {
 
 // tellReason says that a child of the kernel was ended from outside, which the
 // run's code may not notice.
-func (l *kernelLoop) tellReason() {
+func (l *programLoop) tellReason() {
 	if reason := l.k.process.Reason(); reason != "" && !l.told {
 		l.told = true
 		l.emit(event{Kind: eventStderr, Text: "[a process of this run was ended: " + reason + "]\n"})
 	}
 }
 
-func (l *kernelLoop) takeRun() {
+func (l *programLoop) takeRun() {
 	if l.events != nil {
 		return
 	}
@@ -218,7 +218,7 @@ func (l *kernelLoop) takeRun() {
 	}
 }
 
-func (l *kernelLoop) drainBoth() error {
+func (l *programLoop) drainBoth() error {
 	l.synced = true
 	if err := l.drain(l.k.out, l.k.out.waiting()); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (l *kernelLoop) drainBoth() error {
 }
 
 // drain reads n bytes of a pipe, fewer if there are fewer.
-func (l *kernelLoop) drain(p *outputPipe, n int) error {
+func (l *programLoop) drain(p *outputPipe, n int) error {
 	for n > 0 {
 		got, err := unix.Read(p.fd, l.buf[:min(n, len(l.buf))])
 		if errors.Is(err, unix.EINTR) {
@@ -247,7 +247,7 @@ func (l *kernelLoop) drain(p *outputPipe, n int) error {
 	return nil
 }
 
-func (l *kernelLoop) flushTails() {
+func (l *programLoop) flushTails() {
 	for _, p := range []*outputPipe{l.k.out, l.k.err} {
 		if len(p.tail) > 0 {
 			text := string(p.tail)
