@@ -38,8 +38,9 @@ type Options struct {
 	// Token returns the access token that /execute asks for; empty for none.
 	Token func() string
 	Log   *slog.Logger
-	// Python is the interpreter to run; empty finds python3 in Env's PATH.
-	Python string
+	// Python and Node are the interpreters to run; empty finds python3 and node
+	// in Env's PATH.
+	Python, Node string
 }
 
 // Server keeps the contexts. Make one with [New]; all methods may be called
@@ -60,8 +61,12 @@ type Server struct {
 // New makes a server with no kernel running.
 func New(opts Options) *Server {
 	return &Server{
-		opts:     opts,
-		starters: map[string]starter{"python": &python{spawner: opts.Spawner, path: opts.Python}},
+		opts: opts,
+		starters: map[string]starter{
+			"python":     &python{spawner: opts.Spawner, path: opts.Python},
+			"javascript": &javascript{spawner: opts.Spawner, path: opts.Node, language: "javascript"},
+			"typescript": &javascript{spawner: opts.Spawner, path: opts.Node, language: "typescript"},
+		},
 		contexts: map[string]*codeContext{},
 		defaults: map[string]string{},
 	}

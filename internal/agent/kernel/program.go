@@ -33,6 +33,7 @@ const programPath = "/proc/self/fd/5"
 //	3  a stream socket: one JSON object a line, requests in, frames out
 //	4  a pipe: one byte for each "sync" frame the agent has dealt with
 //	5  the text
+//	6  a pipe, for a program that stops itself: one byte for each interrupt
 type program struct {
 	spawner  *spawn.Spawner
 	language string // for messages
@@ -40,6 +41,8 @@ type program struct {
 	args     []string
 	text     []byte
 	defaults map[string]string // variables the kernel has unless the sandbox sets them
+	// interrupts gives it descriptor 6. Without, an interrupt is a SIGINT.
+	interrupts bool
 }
 
 // start returns an idle kernel.
@@ -101,6 +104,16 @@ func (p program) spawn(dir string, env []string) (*programKernel, error) {
 		return nil, err
 	}
 	theirs.add(file)
+	interrupts := -1
+	if p.interrupts {
+		pipe := make([]int, 2)
+		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
+			return nil, fmt.Errorf("make a pipe: %w", err)
+		}
+		interrupts = pipe[1]
+		mine.add(interrupts)
+		theirs.add(pipe[0])
+	}
 	for _, fd := range mine {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return nil, fmt.Errorf("make descriptor %d non-blocking: %w", fd, err)
@@ -124,18 +137,19 @@ func (p program) spawn(dir string, env []string) (*programKernel, error) {
 	}
 	keep = true
 	k := &programKernel{
-		process:  process,
-		defaults: p.defaults,
-		out:      &outputPipe{fd: mine[0], kind: eventStdout},
-		err:      &outputPipe{fd: mine[1], kind: eventStderr},
-		socket:   mine[2],
-		acks:     mine[3],
-		ready:    make(chan error, 1),
-		warmed:   make(chan error, 1),
-		runs:     make(chan chan<- event, 1),
-		held:     map[string][]byte{},
-		swept:    make(chan struct{}),
-		ended:    make(chan struct{}),
+		process:    process,
+		defaults:   p.defaults,
+		out:        &outputPipe{fd: mine[0], kind: eventStdout},
+		err:        &outputPipe{fd: mine[1], kind: eventStderr},
+		socket:     mine[2],
+		acks:       mine[3],
+		interrupts: interrupts,
+		ready:      make(chan error, 1),
+		warmed:     make(chan error, 1),
+		runs:       make(chan chan<- event, 1),
+		held:       map[string][]byte{},
+		swept:      make(chan struct{}),
+		ended:      make(chan struct{}),
 	}
 	go k.watch()
 	go k.loop()

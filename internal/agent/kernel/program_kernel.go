@@ -22,9 +22,10 @@ type programKernel struct {
 	process  *spawn.Process
 	defaults map[string]string // variables the kernel has unless the sandbox sets them
 
-	out  *outputPipe
-	err  *outputPipe
-	acks int
+	out        *outputPipe
+	err        *outputPipe
+	acks       int
+	interrupts int // -1 for none
 
 	ready  chan error        // one value: nil, or why it did not start
 	warmed chan error        // one value for each warm
@@ -148,9 +149,28 @@ func (k *programKernel) await(ctx context.Context, answer <-chan error) error {
 }
 
 func (k *programKernel) interrupt(everything bool) {
-	if err := k.process.Signal(syscall.SIGINT); err == nil && everything {
+	var err error
+	if k.interrupts >= 0 {
+		err = k.writeInterrupt()
+	} else {
+		err = k.process.Signal(syscall.SIGINT)
+	}
+	if err == nil && everything {
 		_ = syscall.Kill(-k.process.PID, syscall.SIGINT)
 	}
+}
+
+// writeInterrupt does not wait: a kernel that reads no interrupts has enough.
+func (k *programKernel) writeInterrupt() error {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.broken {
+		return errKernelGone
+	}
+	if _, err := unix.Write(k.interrupts, []byte{1}); err != nil && !errors.Is(err, unix.EAGAIN) {
+		return err
+	}
+	return nil
 }
 
 func (k *programKernel) kill(reason string) {

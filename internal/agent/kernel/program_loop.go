@@ -33,6 +33,9 @@ func (k *programKernel) loop() {
 	k.writing.Lock()
 	k.broken = true
 	fds{k.socket, k.out.fd, k.err.fd, k.acks}.close()
+	if k.interrupts >= 0 {
+		_ = unix.Close(k.interrupts)
+	}
 	k.socket = -1
 	k.writing.Unlock()
 

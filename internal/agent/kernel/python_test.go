@@ -35,11 +35,11 @@ type box struct {
 	env []string
 }
 
-func newBox(t *testing.T, python string) *box {
+func newBox(t *testing.T, python string, env ...string) *box {
 	t.Helper()
 	spawner, err := spawn.New(nil, false)
 	require.NoError(t, err)
-	b := &box{t: t, spawner: spawner, env: os.Environ()}
+	b := &box{t: t, spawner: spawner, env: append(os.Environ(), env...)}
 	b.Server = kernel.New(kernel.Options{
 		Spawner: spawner,
 		Env: func() []string {

@@ -212,17 +212,7 @@ func TestInitSetsVariablesAndFreshRandomness(t *testing.T) {
 // disconnect starts code, waits for its first output and leaves.
 func (b *box) disconnect(code string) {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	resp, err := b.post(ctx, "/execute", body{"code": code})
-	require.NoError(b.t, err)
-	defer resp.Body.Close()
-	buf := make([]byte, 4096)
-	for seen := ""; !strings.Contains(seen, "stdout"); {
-		n, err := resp.Body.Read(buf)
-		require.NoError(b.t, err)
-		seen += string(buf[:n])
-	}
+	b.leave(body{"code": code})
 }
 
 func TestDisconnectInterrupts(t *testing.T) {

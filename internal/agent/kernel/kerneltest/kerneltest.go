@@ -36,6 +36,37 @@ var Python = sync.OnceValues(func() (string, error) {
 	return python, nil
 })
 
+// Node is the machine's node, and the folder for its NODE_PATH with what
+// transpiles TypeScript: $TOMBOLO_TEST_NODE_PATH, or one in the checkout made once.
+// The error says what the machine lacks.
+var Node = sync.OnceValues(func() (Interpreter, error) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		return Interpreter{}, fmt.Errorf("this machine has no node: %w", err)
+	}
+	if path := os.Getenv("TOMBOLO_TEST_NODE_PATH"); path != "" {
+		return Interpreter{node, path}, nil
+	}
+	top, err := checkout()
+	if err != nil {
+		return Interpreter{}, err
+	}
+	root := filepath.Join(top, ".tombolo", "kernel-node")
+	modules := filepath.Join(root, "node_modules")
+	if _, err := os.Stat(filepath.Join(modules, ".package-lock.json")); err == nil {
+		return Interpreter{node, modules}, nil
+	}
+	// As in templates/code-interpreter-v1.
+	install := []string{"install", "--silent", "--no-audit", "--no-fund", "--prefix", root, "oxc-transform@0.158.0", "typescript@5.9.3"}
+	if out, err := exec.Command("npm", install...).CombinedOutput(); err != nil {
+		return Interpreter{}, fmt.Errorf("npm %v: %w: %s", install, err, out)
+	}
+	return Interpreter{node, modules}, nil
+})
+
+// An Interpreter is a program and where it finds its packages.
+type Interpreter struct{ Path, Packages string }
+
 // checkout is the folder of the module that the test belongs to.
 func checkout() (string, error) {
 	dir, err := os.Getwd()
