@@ -16,7 +16,7 @@ uptime() { cut -d' ' -f1 /proc/uptime; }
 
 echo "cgroup2: $(uname -r), controllers $(cat /sys/fs/cgroup/cgroup.controllers), up for $(uptime) s"
 tombolo doctor
-TOMBOLO_PROBE_IMAGE=/probe.erofs TOMBOLO_TEST_PATIENCE=10 /gvisor.test -test.v -test.run "$run" && result=pass || result=FAIL
+TOMBOLO_PROBE_ROOT=/probe TOMBOLO_TEST_PATIENCE=10 /gvisor.test -test.v -test.run "$run" && result=pass || result=FAIL
 echo "cgroup2: up for $(uptime) s"
 echo "cgroup2: $result"
 poweroff -f

@@ -32,13 +32,12 @@ unpack_tools() { # QEMU with its libraries, busybox and a kernel
 
 make_disk() {
   local disk="$state/root"
-  rm -rf "$disk" "$state/probe" "$state/disk.ext4"
-  mkdir -p "$disk"/{bin,dev,proc,sys,tmp,modules} "$state/probe"
+  rm -rf "$disk" "$state/disk.ext4"
+  mkdir -p "$disk"/{bin,dev,proc,sys,tmp,modules,probe}
   cd "$root"
   export CGO_ENABLED=0
   go test -c -trimpath -ldflags '-s -w' -o "$disk/gvisor.test" ./internal/engine/gvisor
-  go build -trimpath -o "$state/probe/probe" ./internal/engine/enginetest/probe
-  mkfs.erofs -E noinline_data "$disk/probe.erofs" "$state/probe" >/dev/null
+  go build -trimpath -o "$disk/probe/probe" ./internal/engine/enginetest/probe
   cp "$binary" "$disk/bin/tombolo"
   cp "$tools/bin/busybox" "$disk/bin/busybox"
   find "$tools/lib/modules" -name tun.ko -exec cp {} "$disk/modules" \;

@@ -31,6 +31,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/image/erofs"
 )
 
 // The tests that use a machine run the agent as PID 1 in the real engine, with
@@ -121,16 +122,12 @@ func (p *parts) make() error {
 			p.mounts = append(p.mounts, engine.Mount{Source: dir, Target: dir, ReadOnly: true})
 		}
 	}
-	for _, command := range []*exec.Cmd{
-		exec.Command("go", "build", "-o", filepath.Join(agent, "agent"), "github.com/tombolo-dev/tombolo/cmd/tombolo-agent"),
-		exec.Command("mkfs.erofs", "-E", "noinline_data", p.image(), root),
-	} {
-		command.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w: %s", command.Args, err, out)
-		}
+	command := exec.Command("go", "build", "-o", filepath.Join(agent, "agent"), "github.com/tombolo-dev/tombolo/cmd/tombolo-agent")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", command.Args, err, out)
 	}
-	return nil
+	return erofs.WriteFolder(context.Background(), root, p.image())
 }
 
 // patience bounds a wait for something that should happen soon.

@@ -175,7 +175,10 @@ func (c *core) openBuilds(ctx context.Context, told func(build.Entry)) (*build.B
 
 // images makes root images in the data folder.
 func (c *core) images() image.Builder {
-	return image.Builder{Dir: filepath.Join(c.config.Data, "images"), CABundle: c.config.CABundle, Mirror: c.config.Mirror}
+	return image.Builder{
+		Dir: filepath.Join(c.config.Data, "images"), CABundle: c.config.CABundle, Mirror: c.config.Mirror,
+		Refuse: gateway.NewPublic().Refuses,
+	}
 }
 
 // buildTemplate builds a template from the recipe of that name, telling

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
-	"github.com/tombolo-dev/tombolo/internal/image"
 )
 
 // finding is one thing that doctor looked at.
@@ -78,8 +76,7 @@ func printFindings(findings []finding) error {
 }
 
 func examine(ctx context.Context, c config) []finding {
-	findings := []finding{root(), kernel(), cgroups(), userNamespaces(), tun()}
-	findings = append(findings, tools()...)
+	findings := []finding{root(), kernel(), cgroups(), userNamespaces(), tun(), mmdebstrap()}
 	for _, platform := range []string{"systrap", "kvm"} {
 		findings = append(findings, tryPlatform(ctx, platform, platform == c.Platform))
 	}
@@ -138,28 +135,13 @@ func tun() finding {
 	return f
 }
 
-// tools are needed to build templates, not to run sandboxes.
-func tools() []finding {
-	var findings []finding
-	missing := map[string]bool{}
-	var lacking *image.MissingToolsError
-	if errors.As(image.CheckTools(), &lacking) {
-		for _, tool := range lacking.Tools {
-			missing[tool] = true
-		}
+// mmdebstrap is needed for recipes that begin with Debian, not to run sandboxes.
+func mmdebstrap() finding {
+	f := finding{What: "mmdebstrap", Found: "not found", Remedy: "apt-get install mmdebstrap (to build the templates that come with Tombolo)"}
+	if path, err := exec.LookPath("mmdebstrap"); err == nil {
+		f.OK, f.Found = true, path
 	}
-	for tool, debian := range map[string]string{"mmdebstrap": "mmdebstrap", "mkfs.erofs": "erofs-utils"} {
-		path, _ := exec.LookPath(tool)
-		f := finding{What: tool, OK: path != "" && !missing[tool], Found: path, Remedy: "apt-get install " + debian + " (to build templates)"}
-		if path == "" {
-			f.Found = "not found"
-		}
-		findings = append(findings, f)
-	}
-	if findings[0].What > findings[1].What {
-		findings[0], findings[1] = findings[1], findings[0]
-	}
-	return findings
+	return f
 }
 
 // tryPlatform runs a command in gVisor, which is the only way to know.

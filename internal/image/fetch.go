@@ -152,7 +152,7 @@ type teller struct {
 }
 
 // tellEvery is how often bytes are told.
-const tellEvery = 500 * time.Millisecond
+const tellEvery = time.Second
 
 func newTeller(to func(Progress)) *teller {
 	if to == nil {
@@ -174,7 +174,7 @@ func (t *teller) expect(layers int, bytes int64) {
 func (t *teller) bytes(n int64) {
 	t.change(false, func(p *Progress) {
 		p.Bytes += n
-		p.Text = fmt.Sprintf("downloaded %.1f of %.1f MB", float64(p.Bytes)/1e6, float64(p.TotalBytes)/1e6)
+		p.Text = "downloading"
 	})
 }
 

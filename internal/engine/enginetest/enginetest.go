@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
+	"github.com/tombolo-dev/tombolo/internal/image/erofs"
 )
 
 // Suite is what an implementation gives.
@@ -379,20 +380,20 @@ func patience(d time.Duration) time.Duration {
 }
 
 // buildImage makes an EROFS image whose only file is the probe. Where there is
-// no Go, TOMBOLO_PROBE_IMAGE names one made before.
+// no Go, TOMBOLO_PROBE_ROOT names a folder that holds it.
 func buildImage(t *testing.T) string {
 	t.Helper()
-	if image := os.Getenv("TOMBOLO_PROBE_IMAGE"); image != "" {
+	image := filepath.Join(t.TempDir(), "probe.erofs")
+	if root := os.Getenv("TOMBOLO_PROBE_ROOT"); root != "" {
+		require.NoError(t, erofs.WriteFolder(t.Context(), root, image))
 		return image
 	}
-	root, image := t.TempDir(), filepath.Join(t.TempDir(), "probe.erofs")
+	root := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(root, "probe"), "github.com/tombolo-dev/tombolo/internal/engine/enginetest/probe")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	out, err = exec.Command("mkfs.erofs", "-E", "noinline_data", image, root).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.NoError(t, os.Chmod(image, 0o644))
+	require.NoError(t, erofs.WriteFolder(t.Context(), root, image))
 	return image
 }
 

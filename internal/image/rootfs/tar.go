@@ -217,7 +217,7 @@ func (t *Tree) checkSize(size int64) error {
 		return errors.New("a negative size")
 	case size > t.limits.FileBytes:
 		return &LimitError{"bytes of one file", t.limits.FileBytes}
-	case size > t.limits.Bytes-t.bytes, size > t.limits.Bytes-t.spool.end:
+	case size > t.limits.Bytes-t.bytes, t.spool != nil && size > t.limits.Bytes-t.spool.end:
 		return &LimitError{"bytes of files", t.limits.Bytes}
 	default:
 		return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/tombolo-dev/tombolo/internal/image/erofs"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -96,10 +97,7 @@ func (p parts) makeImage() error {
 	if err := os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky); err != nil {
 		return err
 	}
-	if err := command(p.dir, "mkfs.erofs", "-E", "noinline_data", p.image(), root); err != nil {
-		return err
-	}
-	return os.Chmod(p.image(), 0o644)
+	return erofs.WriteFolder(context.Background(), root, p.image())
 }
 
 // buildWarm builds the template in a world of its own, from which the others
