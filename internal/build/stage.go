@@ -185,7 +185,8 @@ func (s *stage) begin(ctx context.Context) error {
 		}
 		if s.plan.AsImage {
 			s.setUser("root", "/")
-			s.setUser(imported.Config.User, imported.Config.WorkingDir)
+			user, _, _ := strings.Cut(imported.Config.User, ":") // the groups are the account's
+			s.setUser(user, imported.Config.WorkingDir)
 		}
 	}
 	info, err := os.Stat(r.b.imagePath(s.base.Image))

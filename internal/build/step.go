@@ -64,7 +64,11 @@ func (s *stage) run(ctx context.Context, t task) error {
 
 // copy copies files of an upload or of another stage.
 func (s *stage) copy(ctx context.Context, t task) error {
-	for _, source := range t.Sources {
+	sources := t.Sources
+	if t.source != nil {
+		sources = []string{strings.Join(t.Sources, " ")} // all in one archive
+	}
+	for _, source := range sources {
 		err := s.copyOne(ctx, t, source)
 		var reason *sandbox.CopyError
 		if errors.As(err, &reason) {
@@ -78,25 +82,28 @@ func (s *stage) copy(ctx context.Context, t task) error {
 }
 
 func (s *stage) copyOne(ctx context.Context, t task, source string) error {
-	archive, err := s.archive(ctx, t, source)
+	archive, err := s.archive(ctx, t)
 	if err != nil {
 		return err
 	}
 	defer archive.Close()
+	if t.source != nil {
+		source = "" // the archive has just what was asked for
+	}
 	return s.shop.Copy(ctx, hostapi.Copy{
 		Source: source, Destination: t.Path, User: t.User, Mode: t.Mode, Unpack: t.Unpack,
 	}, archive)
 }
 
 // archive has what a task copies.
-func (s *stage) archive(ctx context.Context, t task, source string) (io.ReadCloser, error) {
+func (s *stage) archive(ctx context.Context, t task) (io.ReadCloser, error) {
 	if t.source == nil {
 		return s.build.b.openUpload(s.build.record.KeyID, t.Files)
 	}
 	if err := t.source.reach(ctx); err != nil {
 		return nil, err
 	}
-	return t.source.shop.Archive(ctx, []string{source})
+	return t.source.shop.Archive(ctx, t.Sources)
 }
 
 // profile is read by login shells, which the clients run, after what an image's

@@ -60,6 +60,23 @@ func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Read
 	return os.Rename(file.Name(), path)
 }
 
+// UploadAll keeps those archives of a Dockerfile that are not there yet.
+func (b *Builds) UploadAll(ctx context.Context, keyID string, uploads []Upload) error {
+	for _, u := range uploads {
+		if b.HasUpload(keyID, u.Hash) {
+			continue
+		}
+		archive, to := io.Pipe()
+		go func() { to.CloseWithError(u.Write(to)) }()
+		err := b.Upload(ctx, keyID, u.Hash, archive)
+		archive.Close() // or the writer waits forever
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b *Builds) openUpload(keyID, hash string) (*os.File, error) {
 	path, err := b.uploadPath(keyID, hash)
 	if err != nil {

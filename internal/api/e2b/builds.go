@@ -424,10 +424,14 @@ func (a *api) requestDockerfileBuild(w http.ResponseWriter, r *http.Request, k s
 		}
 		body.Alias = t.Name
 	}
-	plan, err := build.ParseDockerfile(body.Dockerfile, build.DockerfileOptions{})
+	read, err := build.ParseDockerfile(body.Dockerfile, build.DockerfileOptions{})
 	if err != nil {
-		return invalid("dockerfile: %s", err)
+		return invalid("%s", err)
 	}
+	if err := a.builds.UploadAll(r.Context(), k.ID, read.Uploads); err != nil { // of heredocs
+		return err
+	}
+	plan := read.Plan
 	if body.StartCmd != "" || body.ReadyCmd != "" {
 		plan.StartCmd, plan.ReadyCmd = body.StartCmd, body.ReadyCmd
 	}
