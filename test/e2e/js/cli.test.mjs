@@ -2,24 +2,13 @@
 // are the three variables.
 
 import assert from 'node:assert/strict'
-import { execFile, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { after, before, test } from 'node:test'
 
+import { e2b, program } from './command-line.mjs'
 import { eventually } from './wait.mjs'
 
-const program = 'node_modules/.bin/e2b'
-
 let id
-
-// e2b runs the command line and resolves to its exit code and output.
-function e2b(args, input = '') {
-  return new Promise((resolve) => {
-    const child = execFile(program, args, { timeout: 30_000 }, (error, stdout, stderr) => {
-      resolve({ code: error ? error.code : 0, stdout, stderr })
-    })
-    child.stdin.end(input)
-  })
-}
 
 // ok runs it and resolves to what it printed; it must succeed.
 async function ok(...args) {
