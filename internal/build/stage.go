@@ -97,6 +97,9 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 		if t.Vars[i].Value, err = expand(v.Value, s.plan.Words, known); err != nil {
 			return err
 		}
+		if !s.plan.Words { // to a Dockerfile the variables of one instruction are new together
+			known[v.Name] = t.Vars[i].Value
+		}
 	}
 	switch t.Kind {
 	case Env:
