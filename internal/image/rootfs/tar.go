@@ -33,7 +33,8 @@ func (t *Tree) ApplyLayer(ctx context.Context, r io.Reader) error {
 // character device 0/0 stands for what was removed (engine.Instance.WriteDisk).
 // After an error the tree is of no use.
 func (t *Tree) ApplyUpper(ctx context.Context, r io.Reader) error {
-	return t.applyTar(ctx, r, t.upperMember)
+	removed := map[string]bool{}
+	return t.applyTar(ctx, r, func(m member) error { return t.upperMember(m, removed) })
 }
 
 type member struct {
@@ -153,8 +154,12 @@ func (t *Tree) folderAt(path string) (*Inode, error) {
 	return n, nil
 }
 
-func (t *Tree) upperMember(m member) error {
-	if m.Typeflag == tar.TypeChar && m.Devmajor == 0 && m.Devminor == 0 {
+// upperMember applies one member. removed has the names of those before that stand
+// for what was removed: gVisor's marks share one inode, so that all but the first are
+// hard links to it.
+func (t *Tree) upperMember(m member, removed map[string]bool) error {
+	if marksRemoved(m, removed) {
+		removed[m.name] = true
 		in, name, n, err := t.find(m.name, false, false)
 		if err != nil || n == nil {
 			return nil // nothing below it either
@@ -176,6 +181,14 @@ func (t *Tree) upperMember(m member) error {
 		t.clearLower(n)
 	}
 	return nil
+}
+
+func marksRemoved(m member, removed map[string]bool) bool {
+	if m.Typeflag == tar.TypeLink {
+		target, err := cleanName(m.Linkname)
+		return err == nil && removed[target]
+	}
+	return m.Typeflag == tar.TypeChar && m.Devmajor == 0 && m.Devminor == 0
 }
 
 // add puts a member that is none of the special ones where it belongs.

@@ -116,7 +116,7 @@ def context(tmp_path):
     (tmp_path / "app" / "run.sh").write_text("#!/bin/sh\necho ran\n")
     (tmp_path / "app" / "run.sh").chmod(0o755)
     (tmp_path / "app" / "link").symlink_to("main.py")
-    (tmp_path / "notes.txt").write_text("notes\n")
+    (tmp_path / "notes.txt").write_text(f"notes {uuid.uuid4()}\n")
     (tmp_path / "other.txt").write_text("other\n")
     (tmp_path / ".dockerignore").write_text("*.secret\n")
     (tmp_path / "app" / "key.secret").write_text("secret\n")
@@ -221,9 +221,9 @@ def test_a_start_command_runs_already_in_every_sandbox(build, start, name):
         httpx.delete(f"{API}/templates/{child}", headers=KEY)
 
 
-@pytest.mark.parametrize("ready", [wait_for_file("/tmp/ready"), wait_for_process("sleep"), wait_for_url("http://localhost:8124/", 200)], ids=["file", "process", "url"])
+@pytest.mark.parametrize("ready", [wait_for_file("/tmp/ready"), wait_for_process("tail"), wait_for_url("http://localhost:8124/", 200)], ids=["file", "process", "url"])
 def test_ready_commands_of_the_client_are_awaited(build, start, name, ready):
-    build(base().set_start_cmd("python3 -m http.server 8124 & sleep 1 && touch /tmp/ready && exec sleep 10000", ready))
+    build(base().set_start_cmd("python3 -m http.server 8124 & sleep 1 && touch /tmp/ready && exec tail -f /dev/null", ready))
     start(name).commands.run("ls /tmp/ready")
 
 
@@ -282,7 +282,7 @@ def test_tags_point_at_builds(build, start, name):
     assert start(name).files.read("v") == "one\n"
     assert {tag.tag for tag in Template.get_tags(name)} == {"v1", "v2", "stable", "default"}
     Template.remove_tags(name, ["v2"])
-    with pytest.raises(e2b.NotFoundException):
+    with pytest.raises(e2b.SandboxException, match="not found"):
         Sandbox.create(f"{name}:v2")
 
 
@@ -308,7 +308,7 @@ def test_builds_at_once_do_not_disturb_each_other(request):
 
 
 def test_a_build_goes_on_in_the_background_and_tells_its_state(name):
-    info = Template.build_in_background(base().run_cmd("for i in $(seq 250); do echo line $i; done"), name)
+    info = Template.build_in_background(base().run_cmd(f"for i in $(seq 250); do echo line $i; done # {name}"), name)
     status = eventually(lambda: (s := Template.get_build_status(info)).status.value in ("ready", "error") and s, 60, "the build ends")
     assert status.status.value == "ready"
     assert len(status.log_entries) == 100  # at most at a time
@@ -348,13 +348,14 @@ def test_a_server_that_is_killed_leaves_nothing_of_a_build(serve, data):
 # The wire
 
 def test_uploads_need_a_link_that_was_signed():
-    link = httpx.get(f"{API}/templates/any/files/{'ab' * 32}", headers=KEY)
+    hash = uuid.uuid4().hex * 2
+    link = httpx.get(f"{API}/templates/any/files/{hash}", headers=KEY)
     assert link.status_code == 201 and link.json()["present"] is False
     url = link.json()["url"]
     assert httpx.put(url.replace("signature=", "signature=0"), content=b"x").status_code == 403
-    assert httpx.put(url.replace("ab" * 32, "cd" * 32), content=b"x").status_code == 403
+    assert httpx.put(url.replace(hash, "cd" * 32), content=b"x").status_code == 403
     assert httpx.put(url, content=b"x").status_code == 200
-    assert httpx.get(f"{API}/templates/any/files/{'ab' * 32}", headers=KEY).json()["present"] is True
+    assert httpx.get(f"{API}/templates/any/files/{hash}", headers=KEY).json()["present"] is True
     assert httpx.get(f"{API}/templates/any/files/..%2f..%2fx", headers=KEY).status_code in (400, 404)
 
 
