@@ -118,7 +118,7 @@ def context(tmp_path):
     (tmp_path / "app" / "link").symlink_to("main.py")
     (tmp_path / "notes.txt").write_text(f"notes {uuid.uuid4()}\n")
     (tmp_path / "other.txt").write_text("other\n")
-    (tmp_path / ".dockerignore").write_text("*.secret\n")
+    (tmp_path / ".dockerignore").write_text("**/*.secret\n")
     (tmp_path / "app" / "key.secret").write_text("secret\n")
     return tmp_path
 
@@ -140,7 +140,7 @@ def test_copies_follow_docker(build, start, name, context):
     build(template)
     sandbox = start(name)
     listed = sandbox.commands.run("cd /srv; find . /home/user/relative /tmp/real -type f -printf '%p %m %u %g\\n' -o -type l -printf '%p -> %l\\n' | sort", user="root").stdout
-    assert listed.splitlines() == sorted([
+    assert sorted(listed.splitlines()) == sorted([
         "./one/renamed.txt 640 root root",
         "./two/notes.txt 644 user user",
         "./app/main.py 644 user user",
