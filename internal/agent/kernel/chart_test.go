@@ -109,7 +109,8 @@ var figures = []figure{
 	{"seaborn box", "sns.boxplot(x=['a']*4+['b']*4,y=[1,2,3,4,4,6,8,9])", nil, ""},
 	{"seaborn box, hue", "sns.boxplot(x=['a']*4+['b']*4,y=[1,2,3,4,4,6,8,9],hue=['u','u','v','v']*2)", nil, ""},
 	{"seaborn scatter", "sns.scatterplot(x=[1,2,3],y=[1,2,3],hue=['a','b','a'])", nil, ""},
-	{"seaborn line", "sns.lineplot(x=[1,2,3],y=[1,2,3])", nil, ""},
+	{"seaborn line", "sns.lineplot(x=[1,2,3],y=[1,2,3])", []string{"elements", "type"}, "they mind an error band that is empty"},
+	{"seaborn line with a band", "sns.lineplot(x=[1,1,2,2],y=[1,2,3,4])", nil, ""},
 	{"seaborn heat map", "sns.heatmap([[1,2],[3,4]])", nil, ""},
 	{"seaborn regression", "sns.regplot(x=[1,2,3,4],y=[1,2,3,5])", nil, ""},
 }

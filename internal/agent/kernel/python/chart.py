@@ -63,7 +63,8 @@ class Axes:
     def recognise(self):
         """The kind that all of the axes' artists are of, and its elements."""
         ax = self.ax
-        lines, patches, collections = list(ax.lines), list(ax.patches), list(ax.collections)
+        lines, patches = list(ax.lines), list(ax.patches)
+        collections = [c for c in ax.collections if len(c.get_paths())]  # seaborn adds empty bands
         if ax.images or ax.tables or ax.artists or ax.name == "3d":
             return "unknown", []
         if not collections and all(type(p).__name__ == "PathPatch" for p in patches):
