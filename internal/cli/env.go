@@ -34,8 +34,8 @@ it has one, the domain that sandboxes have names below.
 			if err != nil {
 				return fmt.Errorf("read the default key: %w", err)
 			}
-			fmt.Printf("export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n",
-				strings.TrimSpace(string(secret)), server.Address, server.Address)
+			fmt.Printf("export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\nexport E2B_VOLUME_API_URL=%s\n",
+				strings.TrimSpace(string(secret)), server.Address, server.Address, server.Address)
 			if server.Domain != "" {
 				fmt.Printf("export E2B_DOMAIN=%s\n", server.Domain)
 			}

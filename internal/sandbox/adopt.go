@@ -17,6 +17,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
 // takeOver puts the sandboxes folder in order when a manager starts. What belongs
@@ -70,6 +71,9 @@ func (m *Manager) takeOver(ctx context.Context) error {
 	if m.config.Keep {
 		if err := m.sweepSnapshots(ctx); err != nil {
 			m.config.Log.Error("what a killed server was saving was not removed", "error", err)
+		}
+		if err := m.pruneVolumes(ctx); err != nil {
+			m.config.Log.Error("what a killed server left of volumes was not removed", "error", err)
 		}
 	}
 	m.adoptAll(ctx, kept)
@@ -134,7 +138,7 @@ func (m *Manager) sweepOne(ctx context.Context, id string) error {
 	if err := m.sweepRun(ctx, id); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return volume.RemoveAll(dir)
 }
 
 // sweepRun removes what is left of the processes of a sandbox.
@@ -143,6 +147,9 @@ func (m *Manager) sweepRun(ctx context.Context, id string) error {
 		return err
 	}
 	if err := m.config.SweepNetwork(m.sandboxDir(id)); err != nil {
+		return err
+	}
+	if err := m.closeVolumes(id); err != nil {
 		return err
 	}
 	return os.RemoveAll(m.engineDir(id))

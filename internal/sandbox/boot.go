@@ -20,6 +20,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
 // agentMount is where the agent program is seen inside. It is mounted, not part
@@ -34,6 +35,11 @@ type source struct {
 	Engine string `json:"engine"`       // Engine.Version
 	Image  string `json:"image"`        // imageStamp of the image
 	CA     string `json:"ca,omitempty"` // hash of the trust store inside
+	// Volumes: it has the mount that volumes are seen by. What was saved without it
+	// is restored without it.
+	Volumes bool `json:"volumes,omitempty"`
+	// Seen are volumes that the memory has seen and that need not be the sandbox's.
+	Seen []string `json:"seen,omitempty"`
 
 	memory string // folder to restore from
 	disk   string // folder whose disk to boot from; with neither it boots from the image alone
@@ -49,13 +55,14 @@ func (m *Manager) sourceOf(t store.Template) (source, error) {
 	}
 	if t.DiskOnly && m.config.Engine.Has(t.EngineHash) {
 		return source{
-			Agent: filepath.Base(m.agentDir), Engine: t.EngineHash, Image: stamp,
+			Agent: filepath.Base(m.agentDir), Engine: t.EngineHash, Image: stamp, Volumes: true,
 			disk: filepath.Join(m.snapshotDir(t.Snapshot), diskName),
 		}, nil
 	}
 	if t.Snapshot != "" && !t.DiskOnly && m.config.Engine.Has(t.EngineHash) {
+		meta := m.snapshotMeta(t.Snapshot)
 		return source{
-			Agent: t.AgentHash, Engine: t.EngineHash, Image: stamp, CA: m.snapshotCA(t.Snapshot),
+			Agent: t.AgentHash, Engine: t.EngineHash, Image: stamp, CA: meta.CAHash, Volumes: meta.Volumes, Seen: meta.Seen,
 			memory: filepath.Join(m.snapshotDir(t.Snapshot), memoryName),
 		}, nil
 	}
@@ -67,7 +74,7 @@ func (m *Manager) sourceOf(t store.Template) (source, error) {
 
 // coldSource boots an image with what this program has.
 func (m *Manager) coldSource(t store.Template) source {
-	return source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version(), Image: m.imageStamp(t.Image)}
+	return source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version(), Image: m.imageStamp(t.Image), Volumes: true}
 }
 
 // imageStamp tells an image from one that was made again under the same name: what
@@ -178,6 +185,11 @@ func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
 	if err != nil && !errors.Is(err, fs.ErrExist) { // a shell has it
 		return err
 	}
+	if s.from.Volumes {
+		if err := errors.Join(m.openVolumes(r), m.showVolumes(ctx, s, r)); err != nil {
+			return err
+		}
+	}
 	return m.step(ctx, stepEngine, func(ctx context.Context) error {
 		if s.from.memory != "" {
 			r.instance, err = m.config.Engine.Restore(ctx, spec, s.from.memory)
@@ -199,12 +211,16 @@ func (m *Manager) spec(s *sandbox, r *run) engine.Spec {
 
 // specOf is what all sandboxes of a kind have in common.
 func (m *Manager) specOf(k kind, r *run) engine.Spec {
+	mounts := []engine.Mount{{Source: m.agentPath(k.agent), Target: agentMount, ReadOnly: true}}
+	if k.volumes {
+		mounts = append(mounts, volumesMount(m.volumesDir(r.id)))
+	}
 	return engine.Spec{
 		ID:               r.id,
 		Dir:              m.engineDir(r.id),
 		Version:          k.engine,
 		Image:            m.imagePath(k.image),
-		Mounts:           []engine.Mount{{Source: m.agentPath(k.agent), Target: agentMount, ReadOnly: true}},
+		Mounts:           mounts,
 		NetworkNamespace: r.network.NamespacePath(),
 		Args:             []string{agentMount + "/agent"},
 		Env:              []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
@@ -239,6 +255,7 @@ func (s *sandbox) init() hostapi.Init {
 		Entropy:        entropy,
 		MemoryLimit:    s.template.MemoryBytes,
 		ProcessLimit:   defaultProcesses,
+		Volumes:        agentMounts(s.info.Volumes),
 	}
 }
 
@@ -295,7 +312,10 @@ func (m *Manager) teardown(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	m.closeHistory(s)
-	err := errors.Join(os.RemoveAll(m.sandboxDir(s.id)), s.lock.Close())
+	if err := volume.RemoveAll(m.sandboxDir(s.id)); err != nil {
+		return err
+	}
+	err := s.lock.Close()
 	s.lock = nil
 	return err
 }

@@ -79,6 +79,7 @@ func (s *sandbox) copy(req ForkRequest) *sandbox {
 	return newSandbox(CreateRequest{
 		KeyID: s.keyID, Quota: req.Quota, Timeout: req.Timeout,
 		Metadata: s.info.Metadata, EnvVars: s.env, Lifecycle: s.info.Lifecycle, Network: s.info.Network,
+		Volumes: s.info.Volumes,
 	}, s.template)
 }
 
@@ -120,6 +121,7 @@ func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string, diskO
 	shared := &sharedState{m: m, name: name, from: s.from, lock: lock}
 	partial := m.snapshotDir(name + partialSuffix)
 	shared.from.memory, shared.from.disk = filepath.Join(partial, memoryName), ""
+	shared.from.Seen = s.seen()
 	err = os.Mkdir(partial, 0o700)
 	if err == nil {
 		err = m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, diskOnly) })
@@ -204,7 +206,9 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil { // another was faster
 		return store.Template{}, err
 	}
-	if err := m.commitSnapshot(shared.name, snapshotMeta{CAHash: shared.from.CA, Engine: shared.from.Engine}); err != nil {
+	if err := m.commitSnapshot(shared.name, snapshotMeta{
+		CAHash: shared.from.CA, Engine: shared.from.Engine, Volumes: shared.from.Volumes, Seen: shared.from.Seen,
+	}); err != nil {
 		return store.Template{}, err
 	}
 	t := s.asTemplate(req, shared)

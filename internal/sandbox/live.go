@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,6 +98,7 @@ func newSandbox(req CreateRequest, template store.Template) *sandbox {
 		ExecutionID:  uuid.NewString(),
 		Lifecycle:    req.Lifecycle,
 		Network:      req.Network,
+		Volumes:      slices.Clone(req.Volumes),
 	}
 	if req.Network.PrivateTraffic {
 		s.info.TrafficToken = newToken()
@@ -237,6 +239,7 @@ func (s *sandbox) snapshotInfo() Info {
 func (s *sandbox) infoLocked() Info {
 	info := s.info
 	info.Metadata = maps.Clone(info.Metadata)
+	info.Volumes = slices.Clone(info.Volumes)
 	info.DiskOnly = s.saved != nil && s.saved.DiskOnly
 	return info
 }
@@ -317,6 +320,7 @@ type details struct {
 	Lifecycle    Lifecycle      `json:"lifecycle,omitzero"`
 	Network      NetworkOptions `json:"network,omitzero"`
 	TrafficToken string         `json:"trafficToken,omitempty"`
+	Volumes      []VolumeMount  `json:"volumes,omitempty"`
 	ExecutionID  string         `json:"executionID,omitempty"`
 	Timeout      time.Duration  `json:"timeout"` // of the create
 	Template     store.Template `json:"template"`
@@ -344,7 +348,7 @@ func (s *sandbox) record(kept bool) store.Sandbox {
 	}
 	data, err := json.Marshal(details{
 		Kept: kept, Lifecycle: s.info.Lifecycle, Network: s.info.Network, TrafficToken: s.info.TrafficToken,
-		ExecutionID: s.info.ExecutionID, Timeout: s.timeout, Template: s.template, Quota: s.quota,
+		Volumes: s.info.Volumes, ExecutionID: s.info.ExecutionID, Timeout: s.timeout, Template: s.template, Quota: s.quota,
 		From: s.from, Run: runID, Saved: s.saved,
 	})
 	if err != nil {
@@ -397,6 +401,7 @@ func fromRecord(record store.Sandbox, d details) *sandbox {
 		Lifecycle:    d.Lifecycle,
 		Network:      d.Network,
 		TrafficToken: d.TrafficToken,
+		Volumes:      d.Volumes,
 	}
 	if s.info.State == Running {
 		s.run = newRun(cmp.Or(d.Run, s.id))

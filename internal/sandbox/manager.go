@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -24,6 +25,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
 // Network is the gateway of one sandbox.
@@ -76,6 +78,9 @@ type Config struct {
 	// Pool is how many shells (see pool) wait for each kind of sandbox that was started
 	// lately; 0 is none.
 	Pool int
+	// VolumeSize is what a volume has that is made without a size, bytes; 0 is
+	// volume.DefaultSize.
+	VolumeSize int64
 	// Keep makes sandboxes outlive the process: Leave and a crash leave them running,
 	// and the next manager with Keep on the data folder adopts them. One manager with
 	// Keep at a time has a data folder.
@@ -108,6 +113,7 @@ type Manager struct {
 	inUse    map[string]int  // snapshots that sandboxes are starting from
 	unwanted map[string]bool // those of them that go when nothing starts from them any more
 	pool     *pool
+	volumes  *volume.Volumes
 
 	snapshots sync.Mutex // held while one is added or removed
 }
@@ -150,6 +156,10 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 	if m.agentDir, err = m.installAgent(); err != nil {
 		return nil, fmt.Errorf("install agent: %w", err)
 	}
+	if m.volumes, err = volume.Open(filepath.Join(config.DataDir, "volumes"), config.Log); err != nil {
+		return nil, err
+	}
+	m.config.VolumeSize = cmp.Or(config.VolumeSize, volume.DefaultSize)
 	if err := m.takeOver(ctx); err != nil {
 		return nil, err
 	}
@@ -162,6 +172,7 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 	}
 	m.work.Go(m.pruneRecords)
 	m.work.Go(m.sample)
+	m.work.Go(func() { m.volumes.RestUntil(m.ctx) })
 	return m, nil
 }
 
@@ -217,7 +228,7 @@ func (m *Manager) close(each func(s *sandbox) error) error {
 		wait.Go(func() { errs[i] = each(s) })
 	}
 	wait.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.volumes.Rest())...)
 }
 
 // letGo forgets a sandbox, running or paused, that stays for the next manager.
@@ -448,17 +459,52 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (Info, error) {
 		return Info{}, err
 	}
 	defer m.useSnapshot(template.Snapshot)()
-	s := newSandbox(req, template)
-	if s.from, err = m.sourceOf(template); err != nil {
+	from, err := m.sourceOf(template)
+	if err != nil {
 		return Info{}, err
 	}
-	if err := m.admit(req.Quota, s); err != nil {
+	s, err := m.enterNew(ctx, req, template, from)
+	if err != nil {
 		return Info{}, err
 	}
 	if err := m.create(ctx, s); err != nil {
 		return Info{}, fmt.Errorf("create sandbox from template %s: %w", template.Name, err)
 	}
 	return s.snapshotInfo(), nil
+}
+
+// enterNew admits the sandbox of a request. One with volumes has its record then,
+// by which other processes know that they are in use.
+func (m *Manager) enterNew(ctx context.Context, req CreateRequest, template store.Template, from source) (*sandbox, error) {
+	if len(req.Volumes) == 0 {
+		s := newSandbox(req, template)
+		s.from = from
+		return s, m.admit(req.Quota, s)
+	}
+	release, err := m.volumes.Hold(false)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if req.Volumes, err = m.resolveMounts(ctx, req.KeyID, req.Volumes); err != nil {
+		return nil, err
+	}
+	if !from.Volumes && template.SourceSandbox != "" {
+		return nil, &InvalidError{fmt.Sprintf("snapshot %s was taken by a version without volumes: none can be mounted in sandboxes made from it", template.ID)}
+	}
+	if !from.Volumes { // it was built by a version without volumes
+		from = m.coldSource(template)
+	}
+	s := newSandbox(req, template)
+	s.from = from
+	if err := m.admit(req.Quota, s); err != nil {
+		return nil, err
+	}
+	if err := m.record(ctx, s); err != nil {
+		m.withdraw(s)
+		return nil, err
+	}
+	return s, nil
 }
 
 // create takes a sandbox that was admitted to running, or undoes all of it.

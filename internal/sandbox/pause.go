@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
 const (
@@ -297,7 +299,7 @@ func (m *Manager) bringBack(ctx context.Context, s *sandbox, req ResumeRequest) 
 	defer cancel()
 	init := s.init()
 	if saved.DiskOnly {
-		s.from = source{Agent: filepath.Base(m.agentDir), Engine: s.from.Engine, Image: s.from.Image, disk: filepath.Join(dir, diskName)}
+		s.from = source{Agent: filepath.Base(m.agentDir), Engine: s.from.Engine, Image: s.from.Image, Volumes: true, disk: filepath.Join(dir, diskName)}
 		init.CABundle = m.config.CABundle
 	} else {
 		s.from.memory = filepath.Join(dir, memoryName)
@@ -385,6 +387,9 @@ func (m *Manager) endRun(ctx context.Context, s *sandbox) error {
 	if err := r.stop(ctx); err != nil {
 		return err
 	}
+	if err := m.closeVolumes(r.id); err != nil {
+		return err
+	}
 	if err := m.removeRun(r, s.id); err != nil {
 		return err
 	}
@@ -397,7 +402,7 @@ func (m *Manager) removeRun(r *run, sandboxID string) error {
 	if r.id == sandboxID {
 		return os.RemoveAll(m.engineDir(r.id))
 	}
-	err := os.RemoveAll(m.sandboxDir(r.id))
+	err := volume.RemoveAll(m.sandboxDir(r.id))
 	if r.lock != nil {
 		err = errors.Join(err, r.lock.Close())
 		r.lock = nil

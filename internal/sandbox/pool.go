@@ -17,13 +17,14 @@ type kind struct {
 	cpus                        int
 	memory, disk                int64
 	denyInternet                bool
+	volumes                     bool
 }
 
 func kindOf(s *sandbox) kind {
 	return kind{
 		engine: s.from.Engine, image: s.template.Image, stamp: s.from.Image, agent: s.from.Agent,
 		cpus: s.info.CPUs, memory: s.info.MemoryBytes, disk: s.info.DiskBytes,
-		denyInternet: s.info.Network.DenyInternet,
+		denyInternet: s.info.Network.DenyInternet, volumes: s.from.Volumes,
 	}
 }
 
@@ -160,6 +161,11 @@ func (p *pool) make(k kind) (_ *shell, err error) {
 	if err := os.Mkdir(m.engineDir(sh.run.id), 0o700); err != nil {
 		return nil, err
 	}
+	if k.volumes {
+		if err := m.openVolumes(sh.run); err != nil {
+			return nil, err
+		}
+	}
 	return sh, m.config.Engine.Prepare(ctx, m.specOf(k, sh.run))
 }
 
@@ -219,6 +225,7 @@ func (p *pool) remove(sh *shell) error {
 		sh.run.agent.close()
 		errs = append(errs, sh.run.network.Close())
 	}
+	errs = append(errs, p.m.closeVolumes(sh.run.id))
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, sh.run.lock.Close())
 	}

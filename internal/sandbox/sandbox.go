@@ -34,7 +34,8 @@ type Info struct {
 	// DiskOnly says of a paused one that its memory was not saved.
 	DiskOnly bool `json:"diskOnly,omitempty"`
 	// TrafficToken opens the ports of a sandbox with Network.PrivateTraffic.
-	TrafficToken string `json:"trafficToken,omitempty"`
+	TrafficToken string        `json:"trafficToken,omitempty"`
+	Volumes      []VolumeMount `json:"volumes,omitempty"`
 }
 
 // Lifecycle says what happens to a sandbox when its time is over and when
@@ -72,6 +73,9 @@ type CreateRequest struct {
 	EnvVars   map[string]string `json:"envVars,omitempty"`
 	Lifecycle Lifecycle         `json:"lifecycle,omitzero"`
 	Network   NetworkOptions    `json:"network,omitzero"`
+	// Volumes of the key, by their names or ids. Create answers ErrVolumeNotFound when
+	// one is missing.
+	Volumes []VolumeMount `json:"volumes,omitempty"`
 }
 
 // Quota bounds what one key may have at once. Paused sandboxes count for disk

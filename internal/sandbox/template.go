@@ -50,6 +50,9 @@ const (
 type snapshotMeta struct {
 	CAHash string `json:"caHash"` // of the trust store in it
 	Engine string `json:"engine"` // Engine.Version that wrote it
+	// Volumes and Seen are as in source.
+	Volumes bool     `json:"volumes,omitempty"`
+	Seen    []string `json:"seen,omitempty"`
 }
 
 // BuildTemplate makes t what t.Tags of t.Name mean: it boots a sandbox from t.Image,
@@ -117,9 +120,10 @@ func (m *Manager) snapshotName(t store.Template) (string, error) {
 		Size, Time, Memory, Disk, Processes                   int64
 		Env                                                   map[string]string
 		Kernels                                               []string
+		Volumes                                               bool
 	}{
 		t.Image, t.AgentHash, t.EngineHash, m.caHash, t.StartCmd, t.ReadyCmd, t.User, t.Workdir,
-		t.CPUs, image.Size(), image.ModTime().Unix(), t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels,
+		t.CPUs, image.Size(), image.ModTime().Unix(), t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels, true,
 	})
 	if err != nil {
 		return "", err
@@ -152,7 +156,7 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 	if err := m.takeSnapshot(ctx, t, filepath.Join(partial, memoryName), progress); err != nil {
 		return err
 	}
-	return m.commitSnapshot(t.Snapshot, snapshotMeta{CAHash: m.caHash, Engine: t.EngineHash})
+	return m.commitSnapshot(t.Snapshot, snapshotMeta{CAHash: m.caHash, Engine: t.EngineHash, Volumes: true})
 }
 
 // commitSnapshot gives a snapshot that was written beside its place its name.
@@ -438,20 +442,14 @@ func (m *Manager) removePartial(name string) error {
 	return os.RemoveAll(m.snapshotDir(name + partialSuffix))
 }
 
-// snapshotCA is the hash of the trust store a snapshot was taken with.
-func (m *Manager) snapshotCA(name string) string {
-	if name == "" {
-		return ""
-	}
-	raw, err := os.ReadFile(m.metaFile(name))
-	if err != nil {
-		return ""
-	}
+// snapshotMeta is what was written beside a snapshot; the zero one when there is none.
+func (m *Manager) snapshotMeta(name string) snapshotMeta {
 	var meta snapshotMeta
-	if json.Unmarshal(raw, &meta) != nil {
-		return ""
+	raw, err := os.ReadFile(m.metaFile(name))
+	if err != nil || json.Unmarshal(raw, &meta) != nil {
+		return snapshotMeta{}
 	}
-	return meta.CAHash
+	return meta
 }
 
 func (m *Manager) metaFile(snapshot string) string {

@@ -7,6 +7,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -104,6 +105,12 @@ func (s *Server) init(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.opts.Identity.Set(init)
+	if !init.Resumed && s.opts.System.Own {
+		if err := s.showVolumes(init); err != nil {
+			s.refuse(w, err)
+			return
+		}
+	}
 	// Nobody who was connected before is there any more, and with the new token in
 	// force nobody comes in by the old one.
 	s.opts.Peers.EndOlder(r.Context())
@@ -115,6 +122,24 @@ func (s *Server) init(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) showVolumes(init hostapi.Init) error {
+	owner, err := s.opts.Identity.Account("")
+	if err != nil {
+		return err
+	}
+	return showVolumes(init.Volumes, owner)
+}
+
+// refuse answers 400 where the caller asked for what cannot be.
+func (s *Server) refuse(w http.ResponseWriter, err error) {
+	var path *VolumePathError
+	if !errors.As(err, &path) {
+		s.fail(w, "show the volumes", err)
+		return
+	}
+	http.Error(w, err.Error(), http.StatusBadRequest)
 }
 
 func (s *Server) warm(w http.ResponseWriter, r *http.Request) {

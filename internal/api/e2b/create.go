@@ -49,7 +49,8 @@ type newSandbox struct {
 	AutoResume          struct {
 		Enabled bool `json:"enabled"`
 	} `json:"autoResume"`
-	Network networkOptions `json:"network"`
+	Network      networkOptions `json:"network"`
+	VolumeMounts []volumeMount  `json:"volumeMounts"`
 	laterOptions
 }
 
@@ -112,6 +113,7 @@ func createRequest(body newSandbox, g generation, k store.Key) (sandbox.CreateRe
 		EnvVars:   body.EnvVars,
 		Lifecycle: lifecycle,
 		Network:   network,
+		Volumes:   coreMounts(body.VolumeMounts),
 	}, nil
 }
 

@@ -21,13 +21,14 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-// Options are what the dialect is made of. Sandboxes, Store, Webhooks
-// and Builds are required.
+// Options are what the dialect is made of. Sandboxes, Store, Webhooks, Builds and
+// Volumes are required.
 type Options struct {
 	Sandboxes sandbox.Sandboxes
 	Store     store.Store
 	Webhooks  *event.Webhooks
 	Builds    *build.Builds
+	Volumes   sandbox.Volumes
 	Log       *slog.Logger // slog.Default() when nil
 	// Version of the server, for messages about what it cannot do.
 	Version string
@@ -43,6 +44,7 @@ type api struct {
 	store     store.Store
 	webhooks  *event.Webhooks
 	builds    *build.Builds
+	volumes   sandbox.Volumes
 	log       *slog.Logger
 	version   string
 	domain    string
@@ -67,6 +69,7 @@ func New(o Options) http.Handler {
 		store:     o.Store,
 		webhooks:  o.Webhooks,
 		builds:    o.Builds,
+		volumes:   o.Volumes,
 		log:       o.Log,
 		version:   o.Version,
 		domain:    o.Domain,
@@ -111,14 +114,20 @@ func New(o Options) http.Handler {
 	for pattern, h := range a.buildRoutes() {
 		a.handle(pattern, h)
 	}
+	for pattern, h := range a.volumeRoutes() {
+		a.handle(pattern, h)
+	}
+	for pattern, h := range contentRoutes {
+		a.routes.HandleFunc(pattern, a.content(h))
+	}
 	for pattern, what := range missing {
 		a.handle(pattern, a.notSupported(what))
 	}
 	return a
 }
 
-// ServeHTTP answers /health to anyone, takes uploads by their signed links and
-// answers everything else to a key.
+// ServeHTTP answers /health to anyone, takes uploads by their signed links, gives
+// the content of a volume to its token and answers everything else to a key.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		health(w, r)

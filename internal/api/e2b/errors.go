@@ -44,6 +44,7 @@ func encodeError(err error) *wireError {
 		wire  *wireError
 		bad   *sandbox.InvalidError
 		limit *sandbox.LimitError
+		used  *sandbox.VolumeInUseError
 	)
 	switch {
 	case errors.As(err, &wire):
@@ -55,6 +56,10 @@ func encodeError(err error) *wireError {
 		e.retryAfter = limit.RetryAfter
 		e.noRetry = limit.RetryAfter <= 0 || limit.RetryAfter > retryPatience
 		return e
+	case errors.As(err, &used):
+		return failure(http.StatusConflict, "%s", used.Error())
+	case errors.Is(err, sandbox.ErrVolumeNotFound): // of a create
+		return invalid("%s: `tombolo volume list` shows the volumes of each key", err)
 	case errors.Is(err, sandbox.ErrNotFound):
 		return failure(http.StatusNotFound, "sandbox not found")
 	case errors.Is(err, sandbox.ErrStopping):

@@ -13,9 +13,6 @@ import (
 var missing = map[string]string{
 	"PUT /sandboxes/{id}/network": "changing the network policy of a sandbox",
 
-	"/volumes":         "volumes",
-	"/volumes/{id}":    "volumes",
-	"/volumecontent/":  "volumes",
 	"/secrets":         "secrets",
 	"/secrets/{id}":    "secrets",
 	"GET /teams":       "teams",

@@ -59,7 +59,7 @@ type listedSandbox struct {
 	State        sandbox.State     `json:"state"`
 	EnvdVersion  string            `json:"envdVersion"`
 	Metadata     map[string]string `json:"metadata"`
-	VolumeMounts []struct{}        `json:"volumeMounts"`
+	VolumeMounts []volumeMount     `json:"volumeMounts"`
 }
 
 func listed(info sandbox.Info) listedSandbox {
@@ -80,7 +80,7 @@ func listed(info sandbox.Info) listedSandbox {
 		State:        wireState(info.State),
 		EnvdVersion:  hostapi.EnvdVersion,
 		Metadata:     metadata,
-		VolumeMounts: []struct{}{},
+		VolumeMounts: volumeMounts(info.Volumes),
 	}
 }
 
