@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"time"
 )
 
@@ -39,7 +40,8 @@ type Engine interface {
 	Start(ctx context.Context, spec Spec) (Instance, error)
 	// Restore continues from the checkpoint in the folder from. ID, Dir, network
 	// namespace and mount sources may differ from those of the writer; image,
-	// mount targets, arguments and limits may not.
+	// mount targets, arguments and limits may not. What the instance had open below a
+	// mount has to be there: a *MissingError says what is not.
 	Restore(ctx context.Context, spec Spec, from string) (Instance, error)
 	// Prepare does of a Restore with the same Spec what can be done before it is known
 	// what to restore; that Restore is then quicker. Output and OnPressure are not
@@ -158,6 +160,19 @@ type Stats struct {
 	DiskBytes   int64         // blocks of the writable layer on the host
 	Processes   int64         // host tasks, the engine's own included
 }
+
+// MissingError says that a restore needs something below a mount that is not there
+// any more.
+type MissingError struct {
+	Target string      // of the mount
+	Path   string      // below it, as the sandbox had named it
+	Type   fs.FileMode // the type bits: of a file, folder, link, …
+	Err    error
+}
+
+func (e *MissingError) Error() string { return e.Err.Error() }
+
+func (e *MissingError) Unwrap() error { return e.Err }
 
 // ErrGone says that an instance to adopt does not run any more.
 var ErrGone = errors.New("the instance does not run any more")

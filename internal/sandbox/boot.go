@@ -123,22 +123,46 @@ func (m *Manager) boot(ctx context.Context, s *sandbox, init hostapi.Init) error
 
 // bootUnseen makes a run whose agent is told nothing and whose network is held.
 func (m *Manager) bootUnseen(ctx context.Context, s *sandbox) (*run, error) {
-	r := newRun(s.id)
-	s.setRun(r) // so that endRun finds what is made for it
-	if err := m.makeNetwork(ctx, s, r, false); err != nil {
-		return nil, err
-	}
-	r.network.Hold()
-	return r, m.startEngine(ctx, s, r)
+	return m.withStandIns(ctx, s, func(standIns []standIn) (*run, error) {
+		r := newRun(s.id)
+		s.setRun(r) // so that endRun finds what is made for it
+		if err := m.makeNetwork(ctx, s, r, false); err != nil {
+			return nil, err
+		}
+		r.network.Hold()
+		return r, m.startEngine(ctx, s, r, standIns)
+	})
 }
 
 func (m *Manager) startRun(ctx context.Context, s *sandbox) (*run, error) {
+	return m.withStandIns(ctx, s, func(standIns []standIn) (*run, error) { return m.tryRun(ctx, s, standIns) })
+}
+
+// withStandIns starts a run. One whose memory had files open on volumes that are
+// not there any more finds empty ones in their place while it is restored.
+func (m *Manager) withStandIns(ctx context.Context, s *sandbox, start func([]standIn) (*run, error)) (*run, error) {
+	var standIns []standIn
+	for try := 1; ; try++ {
+		r, err := start(standIns)
+		missing := (*engine.MissingError)(nil)
+		if err == nil || ctx.Err() != nil || try > maxStandIns || !errors.As(err, &missing) || !canStandIn(missing) {
+			return r, err
+		}
+		standIns = append(standIns, standIn{path: missing.Path, mode: missing.Type})
+		if err := m.endRun(context.WithoutCancel(ctx), s); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (m *Manager) tryRun(ctx context.Context, s *sandbox, standIns []standIn) (*run, error) {
 	if s.from.memory != "" {
 		if sh := m.pool.take(kindOf(s), s); sh != nil {
 			os.Remove(m.pool.mark(sh))
 			s.setRun(sh.run) // so that endRun finds what is made for it
-			err := m.startEngine(ctx, s, sh.run)
-			if err == nil || ctx.Err() != nil {
+			err := m.startEngine(ctx, s, sh.run, standIns)
+			missing := (*engine.MissingError)(nil)
+			if err == nil || ctx.Err() != nil || errors.As(err, &missing) {
 				return sh.run, err
 			}
 			m.config.Log.Warn("a sandbox could not be started in its shell and is started without", "sandbox", s.id, "error", err)
@@ -152,7 +176,7 @@ func (m *Manager) startRun(ctx context.Context, s *sandbox) (*run, error) {
 	if err := m.makeNetwork(ctx, s, r, false); err != nil {
 		return nil, err
 	}
-	return r, m.startEngine(ctx, s, r)
+	return r, m.startEngine(ctx, s, r, standIns)
 }
 
 func newRun(id string) *run { return &run{id: id, left: make(chan struct{})} }
@@ -179,14 +203,22 @@ func (m *Manager) openNetwork(ctx context.Context, r *run, c NetworkConfig) erro
 	return nil
 }
 
-func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run) error {
+func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run, standIns []standIn) error {
 	spec := m.spec(s, r)
 	err := os.Mkdir(spec.Dir, 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) { // a shell has it
 		return err
 	}
 	if s.from.Volumes {
-		if err := errors.Join(m.openVolumes(r), m.showVolumes(ctx, s, r)); err != nil {
+		if err := m.openVolumes(r); err != nil {
+			return err
+		}
+		if err := m.showVolumes(ctx, s, r); err != nil {
+			return err
+		}
+		remove, err := makeStandIns(m.volumesDir(r.id), standIns)
+		defer remove()
+		if err != nil {
 			return err
 		}
 	}

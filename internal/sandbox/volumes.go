@@ -276,6 +276,10 @@ func volumesMount(dir string) engine.Mount {
 // to the folder itself, so it is small, and read-only once it has its folders.
 const volumesDirOptions = "size=64k,nr_inodes=64,mode=0700"
 
+// emptyVolumeOptions are of what stands in for a volume that a sandbox is not to
+// see: files that its memory has open may still be written to.
+const emptyVolumeOptions = "size=64k,nr_inodes=256,mode=0755"
+
 // openVolumes makes the folder of a run in which volumes are mounted, before the
 // engine is started, in shells before it is known which. Mounts made there later
 // are seen inside, for which it has to be shared.
@@ -318,11 +322,70 @@ func (m *Manager) showVolumes(ctx context.Context, s *sandbox, r *run) error {
 		if hasVolume(mounts, id) {
 			continue
 		}
-		if err := os.Mkdir(at, 0o755); err != nil {
-			return err
+		err := os.Mkdir(at, 0o700)
+		if err == nil {
+			err = unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, emptyVolumeOptions)
+		}
+		if err != nil {
+			return fmt.Errorf("make an empty folder in place of volume %s: %w", id, err)
 		}
 	}
 	return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+// maxStandIns bounds how often a restore is tried because of files that are missing
+// on its volumes: each time one more is known.
+const maxStandIns = 32
+
+// standIn is an empty file or folder on a volume, at a path below
+// [hostapi.VolumesDir], in place of one that a sandbox had open when it was saved
+// and that was removed since.
+type standIn struct {
+	path string
+	mode fs.FileMode
+}
+
+func canStandIn(missing *engine.MissingError) bool {
+	_, _, deep := strings.Cut(missing.Path, "/")
+	return missing.Target == hostapi.VolumesDir && deep
+}
+
+// makeStandIns makes them in the folder of a run. remove removes what was made.
+func makeStandIns(dir string, all []standIn) (remove func(), err error) {
+	var undo []func()
+	remove = func() {
+		for _, fn := range slices.Backward(undo) {
+			fn()
+		}
+	}
+	for _, in := range all {
+		id, rest, _ := strings.Cut(in.path, "/")
+		// Nothing of the path may lead out of the volume.
+		root, err := os.OpenRoot(filepath.Join(dir, filepath.Base(id)))
+		if err != nil {
+			return remove, err
+		}
+		undo = append(undo, func() { root.Close() })
+		switch in.mode {
+		case fs.ModeDir:
+			err = root.Mkdir(rest, 0o700)
+		case fs.ModeSymlink:
+			err = root.Symlink(".", rest)
+		default:
+			var f *os.File
+			if f, err = root.OpenFile(rest, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
+				err = f.Close()
+			}
+		}
+		if errors.Is(err, fs.ErrExist) { // it came back
+			continue
+		}
+		if err != nil {
+			return remove, fmt.Errorf("stand in for %s: %w", in.path, err)
+		}
+		undo = append(undo, func() { root.Remove(rest) })
+	}
+	return remove, nil
 }
 
 // closeVolumes unmounts all of a run's volumes. Nothing mounted is no error.

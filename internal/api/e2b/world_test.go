@@ -84,7 +84,7 @@ func newWorld(t testing.TB) *world {
 	require.NoError(t, err)
 	t.Cleanup(builds.Close)
 	addBuilds(t, s)
-	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Log: log, Version: "0.1.0"})
+	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Volumes: w.core, Log: log, Version: "0.1.0"})
 	return w
 }
 
@@ -189,6 +189,7 @@ func addEnded(s store.Store) error {
 // core stands in for the manager and notes what it was asked to change.
 type core struct {
 	sandbox.Sandboxes // what the dialect must not call panics
+	sandbox.Volumes
 
 	store   store.Store
 	mu      sync.Mutex

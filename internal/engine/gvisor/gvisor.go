@@ -13,16 +13,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
@@ -344,10 +347,11 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if text := lastComplaint(logFile, stderr.String()); text != "" {
-			return fmt.Errorf("%w: %s", err, text)
+		text := lastComplaint(logFile, stderr.String())
+		if text == "" {
+			return err
 		}
-		return err
+		return asMissing(text, fmt.Errorf("%w: %s", err, shortened(text)))
 	}
 	return nil
 }
@@ -392,10 +396,35 @@ func lastComplaint(logFile, stderr string) string {
 	}
 	text, _, _ = strings.Cut(text, "\ngoroutine ")
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n\n")
-	if len(text) > maxComplaint {
-		text = strings.ToValidUTF8(text[:maxComplaint], "") + " …"
-	}
 	return strings.ReplaceAll(text, "\n", " ")
+}
+
+func shortened(complaint string) string {
+	if len(complaint) > maxComplaint {
+		return strings.ToValidUTF8(complaint[:maxComplaint], "") + " …"
+	}
+	return complaint
+}
+
+// missing is how gVisor says that it cannot find what was open below a mount. The
+// path is a string as Go quotes it, and before the mount's target is the name of
+// the container.
+var missing = regexp.MustCompile(`failed to walk ("(?:[^"\\]|\\.)*") of type (0[0-7]+) in mount "[^":]*:(/[^"]*)": no such file or directory`)
+
+// asMissing makes err an *engine.MissingError when a complaint says so.
+func asMissing(complaint string, err error) error {
+	match := missing.FindStringSubmatch(complaint)
+	if match == nil {
+		return err
+	}
+	path, unquoteErr := strconv.Unquote(match[1])
+	kind, parseErr := strconv.ParseUint(match[2], 8, 32)
+	types := map[uint64]fs.FileMode{unix.S_IFREG: 0, unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink}
+	mode, known := types[kind]
+	if unquoteErr != nil || parseErr != nil || !known {
+		return err
+	}
+	return &engine.MissingError{Target: match[3], Path: path, Type: mode, Err: err}
 }
 
 type limitedWriter struct {
