@@ -15,6 +15,9 @@ import (
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/cobra"
+
+	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
 // config is what flags, TOMBOLO_* variables and tombolo.yaml may set, in this
@@ -29,6 +32,8 @@ type config struct {
 	LogLevel string `koanf:"log-level"`
 	OnStop   string `koanf:"on-stop"`
 	Pool     int    `koanf:"pool"`
+	// VolumeSize is what volumes have that are made without a size.
+	VolumeSize string `koanf:"volume-size"`
 
 	// See addTLSFlags.
 	Domain        string `koanf:"domain"`
@@ -58,6 +63,7 @@ func addConfigFlags(root *cobra.Command) {
 	flags.String("ca-bundle", "/etc/ssl/certs/ca-certificates.crt", "PEM file of the certificates sandboxes trust; empty for the image's own")
 	flags.String("mirror", "", "Debian mirror for template builds (default: Debian's own)")
 	flags.String("platform", "systrap", "how gVisor intercepts system calls: systrap or kvm")
+	flags.String("volume-size", image.Size(volume.DefaultSize).String(), "what may be in a volume that is made without a size")
 	flags.String("log-level", "warn", "debug, info, warn or error")
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 	"github.com/tombolo-dev/tombolo/internal/telemetry"
+	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
 // core is the product without its network listener: what serve offers to others
@@ -57,6 +58,10 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
+	volumeSize, err := image.ParseSize(c.VolumeSize)
+	if err != nil || volumeSize < volume.MinSize || volumeSize > volume.MaxSize {
+		return nil, fmt.Errorf("--volume-size %q: use a size of %s to %s", c.VolumeSize, image.Size(volume.MinSize), image.Size(volume.MaxSize))
+	}
 	agent, err := embedded.Agent()
 	if err != nil {
 		return nil, err
@@ -92,6 +97,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		Log:          log,
 		Keep:         keep,
 		Pool:         c.Pool,
+		VolumeSize:   int64(volumeSize),
 		OnEvent: func(e sandbox.Event) {
 			events.Record(e)
 			t.Event(e)

@@ -80,7 +80,7 @@ func examine(ctx context.Context, c config) []finding {
 	for _, platform := range []string{"systrap", "kvm"} {
 		findings = append(findings, tryPlatform(ctx, platform, platform == c.Platform))
 	}
-	return append(findings, disk(c.Data))
+	return append(findings, volumes(), disk(c.Data))
 }
 
 func root() finding {

@@ -22,6 +22,7 @@ func newRun() *cobra.Command {
 	var timeout time.Duration
 	var env map[string]string
 	var offline bool
+	var mounts []string
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG ...]",
 		Short: "Run one command in a throw-away sandbox",
@@ -41,6 +42,10 @@ missing is built first.
 			if err != nil {
 				return err
 			}
+			volumes, err := parseVolumes(cmd.Context(), c, mounts)
+			if err != nil {
+				return err
+			}
 			host, err := openHost(cmd.Context(), c, template)
 			if err != nil {
 				return err
@@ -50,6 +55,7 @@ missing is built first.
 				Timeout:  timeout,
 				EnvVars:  env,
 				Network:  sandbox.NetworkOptions{DenyInternet: offline},
+				Volumes:  volumes,
 			}, execution{user: user, cwd: cwd, argv: argv})
 			return errors.Join(err, host.close())
 		},
@@ -57,6 +63,7 @@ missing is built first.
 	cmd.Flags().StringVarP(&template, "template", "t", "base", "template to start from")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Hour, "the sandbox ends after this time")
 	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
+	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the template's)")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the template's)")
 	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")

@@ -115,6 +115,7 @@ func newSandboxCreate() *cobra.Command {
 	var template, onTimeout string
 	var timeout time.Duration
 	var env, metadata map[string]string
+	var mounts []string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox and print its id",
@@ -136,6 +137,10 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			if err != nil {
 				return err
 			}
+			volumes, err := parseVolumes(cmd.Context(), c, mounts)
+			if err != nil {
+				return err
+			}
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
 					Template:  template,
@@ -145,6 +150,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 					Metadata:  metadata,
 					Lifecycle: lifecycle,
 					Network:   sandbox.NetworkOptions{DenyInternet: offline, PrivateTraffic: private},
+					Volumes:   volumes,
 				})
 				if err != nil {
 					return templateError(err)
@@ -163,6 +169,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the sandbox ends, or is paused, after this time")
 	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
 	cmd.Flags().StringToStringVarP(&metadata, "metadata", "m", nil, "metadata NAME=VALUE; may be repeated")
+	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVar(&onTimeout, "on-timeout", "kill", "what happens after --timeout: kill, or pause, which keeps memory and files")
 	cmd.Flags().BoolVar(&autoResume, "auto-resume", false, "let a request to the paused sandbox resume it; needs --on-timeout pause")
 	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")

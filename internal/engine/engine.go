@@ -63,7 +63,8 @@ type Engine interface {
 type Instance interface {
 	// Checkpoint writes memory and disk into the folder to, which must not exist;
 	// the instance stands still meanwhile and then runs on. On an error to is
-	// removed and the instance runs on.
+	// removed and the instance runs on; a *StaleError says that others took away what
+	// it has open.
 	Checkpoint(ctx context.Context, to string) error
 	// CheckpointDisk writes what was written to the root file system into the
 	// folder to, for [Spec.Disk], in the same way.
@@ -173,6 +174,17 @@ type MissingError struct {
 func (e *MissingError) Error() string { return e.Err.Error() }
 
 func (e *MissingError) Unwrap() error { return e.Err }
+
+// StaleError says that an instance cannot be saved while it has something open
+// below a mount that others removed or replaced.
+type StaleError struct {
+	Path string // below the mount, as the sandbox had named it
+	Err  error
+}
+
+func (e *StaleError) Error() string { return e.Err.Error() }
+
+func (e *StaleError) Unwrap() error { return e.Err }
 
 // ErrGone says that an instance to adopt does not run any more.
 var ErrGone = errors.New("the instance does not run any more")

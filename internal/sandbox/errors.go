@@ -50,6 +50,14 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("the key is at its limit of %s %s; free some or wait, or give the key a higher one (`tombolo key update --%s`)", e.Limit, e.What, e.Flag)
 }
 
+// StaleFileError says that a sandbox cannot be saved while it has a file of a volume
+// open that others removed or replaced.
+type StaleFileError struct{ Path string }
+
+func (e *StaleFileError) Error() string {
+	return fmt.Sprintf("it has %s of a volume open, which was removed or replaced from outside: close it first, or end the process that has it", e.Path)
+}
+
 // InvalidError says what is wrong with a request.
 type InvalidError struct{ Message string }
 

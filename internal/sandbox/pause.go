@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/volume"
 )
 
@@ -105,10 +106,16 @@ func (m *Manager) checkpoint(ctx context.Context, r *run, dir string, diskOnly b
 	if err := m.checkRoom(ctx, r, dir, diskOnly); err != nil {
 		return err
 	}
+	var err error
 	if diskOnly {
-		return r.instance.CheckpointDisk(ctx, filepath.Join(dir, diskName))
+		err = r.instance.CheckpointDisk(ctx, filepath.Join(dir, diskName))
+	} else {
+		err = r.instance.Checkpoint(ctx, filepath.Join(dir, memoryName))
 	}
-	return r.instance.Checkpoint(ctx, filepath.Join(dir, memoryName))
+	if stale := (*engine.StaleError)(nil); errors.As(err, &stale) {
+		return &StaleFileError{Path: stale.Path}
+	}
+	return err
 }
 
 // bringToDisk has the files of a saved state written out, after the fact: until

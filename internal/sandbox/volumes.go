@@ -229,7 +229,7 @@ func (m *Manager) resolveMounts(ctx context.Context, keyID string, mounts []Volu
 				return nil, &InvalidError{fmt.Sprintf("volumes cannot be mounted at %s and at %s: one hides the other", other.Path, mount.Path)}
 			}
 		}
-		v, err := m.config.Store.Volume(ctx, keyID, mount.Name)
+		v, err := m.findVolume(ctx, keyID, mount.Name)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil, fmt.Errorf("%w: %q", ErrVolumeNotFound, mount.Name)
 		}
@@ -239,6 +239,15 @@ func (m *Manager) resolveMounts(ctx context.Context, keyID string, mounts []Volu
 		mounts[i].ID, mounts[i].Name = v.ID, v.Name
 	}
 	return mounts, nil
+}
+
+// findVolume finds a volume of a key; without a key, as the machine's owner asks,
+// any by its id.
+func (m *Manager) findVolume(ctx context.Context, keyID, idOrName string) (store.Volume, error) {
+	if keyID == "" {
+		return m.config.Store.VolumeByID(ctx, idOrName)
+	}
+	return m.config.Store.Volume(ctx, keyID, idOrName)
 }
 
 // reservedPaths are those below which no volume is seen.

@@ -195,9 +195,12 @@ func (v *Volumes) Prune(ctx context.Context, keep func(id string) bool) error {
 func (v *Volumes) Has(id string) bool { return checkID(id) == nil && exists(v.disk(id)) }
 
 // DiskBytes is what a volume takes on the host's disk.
-func (v *Volumes) DiskBytes(id string) int64 {
+func (v *Volumes) DiskBytes(id string) int64 { return DiskBytes(v.dir, id) }
+
+// DiskBytes is what a volume in a folder of volumes takes on the host's disk.
+func DiskBytes(dir, id string) int64 {
 	var stat unix.Stat_t
-	if checkID(id) != nil || unix.Stat(v.disk(id), &stat) != nil {
+	if checkID(id) != nil || unix.Stat(filepath.Join(dir, id, diskName), &stat) != nil {
 		return 0
 	}
 	return stat.Blocks * 512

@@ -45,6 +45,7 @@ func encodeError(err error) *wireError {
 		bad   *sandbox.InvalidError
 		limit *sandbox.LimitError
 		used  *sandbox.VolumeInUseError
+		stale *sandbox.StaleFileError
 	)
 	switch {
 	case errors.As(err, &wire):
@@ -58,6 +59,9 @@ func encodeError(err error) *wireError {
 		return e
 	case errors.As(err, &used):
 		return failure(http.StatusConflict, "%s", used.Error())
+	case errors.As(err, &stale):
+		// 409 would tell clients of a pause that it is paused.
+		return failure(http.StatusUnprocessableEntity, "the sandbox cannot be saved and runs on: %s", stale.Error())
 	case errors.Is(err, sandbox.ErrVolumeNotFound): // of a create
 		return invalid("%s: `tombolo volume list` shows the volumes of each key", err)
 	case errors.Is(err, sandbox.ErrNotFound):

@@ -261,6 +261,9 @@ func (c *core) may(id string, needs sandbox.State) (sandbox.Info, error) {
 func (c *core) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error) {
 	c.note("Create %s for %s, quota %s, timeout %s, metadata %v, env %v, lifecycle %s, network %s",
 		req.Template, req.KeyID, short(req.Quota), req.Timeout, req.Metadata, req.EnvVars, short(req.Lifecycle), short(req.Network))
+	for _, v := range req.Volumes {
+		c.note("with volume %s at %s", v.Name, v.Path)
+	}
 	if c.hold != nil {
 		<-c.hold
 	}

@@ -351,7 +351,7 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 		if text == "" {
 			return err
 		}
-		return asMissing(text, fmt.Errorf("%w: %s", err, shortened(text)))
+		return explained(text, fmt.Errorf("%w: %s", err, shortened(text)))
 	}
 	return nil
 }
@@ -406,13 +406,19 @@ func shortened(complaint string) string {
 	return complaint
 }
 
-// missing is how gVisor says that it cannot find what was open below a mount. The
-// path is a string as Go quotes it, and before the mount's target is the name of
-// the container.
+// missing is how gVisor says that it cannot find what was open below a mount, stale
+// how it says that it cannot save that. The path is a string as Go quotes it, and
+// before the mount's target is the name of the container.
+var stale = regexp.MustCompile(`gofer\.dentry\(("(?:[^"\\]|\\.)*")\)\.prepareSaveDead: invalidated dentries can't be saved`)
 var missing = regexp.MustCompile(`failed to walk ("(?:[^"\\]|\\.)*") of type (0[0-7]+) in mount "[^":]*:(/[^"]*)": no such file or directory`)
 
-// asMissing makes err an *engine.MissingError when a complaint says so.
-func asMissing(complaint string, err error) error {
+// explained makes err an *engine.MissingError or an *engine.StaleError when a
+// complaint says so.
+func explained(complaint string, err error) error {
+	if match := stale.FindStringSubmatch(complaint); match != nil {
+		path, _ := strconv.Unquote(match[1])
+		return &engine.StaleError{Path: path, Err: err}
+	}
 	match := missing.FindStringSubmatch(complaint)
 	if match == nil {
 		return err
