@@ -34,6 +34,8 @@ type config struct {
 	Pool     int    `koanf:"pool"`
 	// VolumeSize is what volumes have that are made without a size.
 	VolumeSize string `koanf:"volume-size"`
+	// PrivateRegistries may be on private addresses and speak http.
+	PrivateRegistries []string `koanf:"private-registry"`
 
 	// See addTLSFlags.
 	Domain        string `koanf:"domain"`
@@ -62,6 +64,7 @@ func addConfigFlags(root *cobra.Command) {
 	flags.String("data", "/var/lib/tombolo", "data folder")
 	flags.String("ca-bundle", "/etc/ssl/certs/ca-certificates.crt", "PEM file of the certificates sandboxes trust; empty for the image's own")
 	flags.String("mirror", "", "Debian mirror for template builds (default: Debian's own)")
+	flags.StringSlice("private-registry", nil, "HOST:PORT of a registry on a private address that images may come from, over http too; repeatable")
 	flags.String("platform", "systrap", "how gVisor intercepts system calls: systrap or kvm")
 	flags.String("volume-size", image.Size(volume.DefaultSize).String(), "what may be in a volume that is made without a size")
 	flags.String("log-level", "warn", "debug, info, warn or error")
@@ -79,7 +82,11 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 		}
 	}
 	variables := env.Provider(".", env.Opt{Prefix: "TOMBOLO_", TransformFunc: func(name, value string) (string, any) {
-		return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "TOMBOLO_")), "_", "-"), value
+		setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "TOMBOLO_")), "_", "-")
+		if setting == "private-registry" {
+			return setting, strings.Split(value, ",")
+		}
+		return setting, value
 	}})
 	if err := k.Load(variables, nil); err != nil {
 		return config{}, err

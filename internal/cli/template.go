@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
+	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -72,14 +73,34 @@ func start(t store.Template) string {
 func newTemplateBuild() *cobra.Command {
 	var as string
 	var cold bool
+	var plan planFlags
 	cmd := &cobra.Command{
-		Use:   "build [RECIPE ...]",
-		Short: "Build templates from the recipes that come with tombolo",
-		Long: fmt.Sprintf(`Build templates: the root image (from Debian packages) and the memory snapshot
-that their sandboxes are restored from. Recipes: %s; all of them when
-none is named. What is there already is kept: a second build takes no time.`, strings.Join(image.Recipes(), ", ")),
+		Use:   "build [RECIPE ...] | -f DOCKERFILE [CONTEXT] | --image REF | --archive FILE",
+		Short: "Build templates from recipes, a Dockerfile or an image",
+		Long: fmt.Sprintf(`Build templates: the root image and the memory snapshot that their sandboxes are
+restored from. Recipes: %s; all of them when
+nothing is named. What is there already is kept: a second build takes no time.
+
+With --file a template is built from a Dockerfile, which copies files from CONTEXT
+(the current folder). FROM %sNAME begins with a template of this machine. No
+Docker is needed. With --image or --archive a template is made of an image.`, strings.Join(image.Recipes(), ", "), build.TemplatePrefix),
+		Example: `  tombolo template build base
+  tombolo template build -f Dockerfile --name web .
+  tombolo template build --image node:24 --name node --memory 2G`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, recipes []string) error {
+			if plan.given() {
+				cmd.MarkFlagsMutuallyExclusive("file", "image", "archive", "cold")
+				if err := cmd.ValidateFlagGroups(); err != nil {
+					return err
+				}
+				return plan.build(cmd, as, recipes)
+			}
+			for _, flag := range planOnly {
+				if cmd.Flags().Changed(flag) {
+					return fmt.Errorf("--%s goes with --file, --image or --archive", flag)
+				}
+			}
 			if len(recipes) == 0 {
 				recipes = image.Recipes()
 			}
@@ -108,6 +129,7 @@ none is named. What is there already is kept: a second build takes no time.`, st
 			return core.Close()
 		},
 	}
+	plan.add(cmd)
 	cmd.Flags().StringVar(&as, "name", "", "NAME or NAME:TAG of the template (default: the recipe's)")
 	cmd.Flags().BoolVar(&cold, "cold", false, "take no snapshot: every sandbox boots from the image")
 	return cmd
