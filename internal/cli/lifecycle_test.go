@@ -80,12 +80,12 @@ func TestLifecycleCommands(t *testing.T) {
 
 	require.Equal(t, "saved:v1", run("snapshot", made.ID, "--name", "Saved:v1"))
 	require.Contains(t, fails("snapshot", made.ID, "--name", sandboxtest.Cold), sandboxtest.Cold)
-	require.Regexp(t, `saved:v1 +snapshot .* memory `, tombolo(t, dir, "", "template", "list").stdout)
+	require.Regexp(t, `saved +v1 +snapshot .* memory `, tombolo(t, dir, "", "template", "list").stdout)
 	require.NotEmpty(t, run("create", "-t", "saved:v1"))
 	require.Equal(t, "deleted saved:v1\n", tombolo(t, dir, "", "template", "delete", "saved:v1").stdout)
 	require.Contains(t, fails("create", "-t", "saved:v1"), "tombolo template build")
 	run("snapshot", made.ID, "--name", "files", "--disk-only")
-	require.Regexp(t, `files +snapshot .* disk `, tombolo(t, dir, "", "template", "list").stdout)
+	require.Regexp(t, `files +default +snapshot .* disk `, tombolo(t, dir, "", "template", "list").stdout)
 	for _, args := range [][]string{{"kill", "none"}, {"pause", "none"}, {"logs", "none"}} {
 		require.Contains(t, fails(args...), "tombolo sandbox list --all", "%v", args)
 	}

@@ -80,5 +80,5 @@ func TestTemplatePagesHoldEveryTemplateOnce(t *testing.T) {
 		}
 		token = answer.Header().Get("X-Next-Token")
 	}
-	require.Equal(t, []string{freshID, baseID, alicesID}, all)
+	require.Equal(t, []string{freshID, brokenID, baseID, alicesID}, all)
 }

@@ -133,6 +133,10 @@ func (t whole) usableBy(k store.Key) bool { return t.keyID == "" || t.keyID == k
 // isPublic tells whether every key may use it.
 func (t whole) isPublic() bool { return t.keyID == "" || t.public }
 
+func (t whole) isBeingBuilt() bool {
+	return slices.ContainsFunc(t.works, func(b store.Build) bool { return b.FinishedAt.IsZero() })
+}
+
 func (t whole) hasTag(tag string) bool {
 	return slices.ContainsFunc(t.builds, func(b store.Template) bool { return slices.Contains(b.Tags, tag) })
 }

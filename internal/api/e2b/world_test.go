@@ -30,7 +30,7 @@ import (
 //	templates  base (of the machine), alices, bobs (of that key), shared (bob's,
 //	           public). alices has another build with the tags stable and v1, and one
 //	           that failed. The first build of fresh (alice) and hidden (bob) is under
-//	           way.
+//	           way, that of broken (alice) failed.
 //	snapshots  snap and snap:v2 of i0001, one without a name of i0005, all of
 //	           alice; theirs of i0004 of bob
 //	sandboxes  i0001 … i0003 of alice, i0004 of bob, all running; i0005 of alice,
@@ -51,7 +51,7 @@ var start = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 
 const (
 	baseID, alicesID, bobsID, sharedID = "basebasebasebasebase", "alicesalicesalicesal", "bobsbobsbobsbobsbobs", "sharedsharedsharedsh"
-	freshID, hiddenID                  = "freshfreshfreshfresh", "hiddenhiddenhiddenhi"
+	freshID, hiddenID, brokenID        = "freshfreshfreshfresh", "hiddenhiddenhiddenhi", "brokenbrokenbrokenbr"
 	// of snapshots
 	snapID, unnamedID, theirsID = "snapsnapsnapsnapsnap", "unnamedunnamedunname", "theirstheirstheirsth"
 )
@@ -94,6 +94,7 @@ func addBuilds(t testing.TB, s store.Store) {
 		{TemplateID: alicesID, KeyID: "key-of-alice", Alias: "alices", State: store.BuildError, Reason: "exit status 1", FinishedAt: start.Add(3 * time.Hour)},
 		{TemplateID: freshID, KeyID: "key-of-alice", Alias: "fresh", State: store.Building},
 		{TemplateID: hiddenID, KeyID: "key-of-bob", Alias: "hidden", State: store.BuildWaiting},
+		{TemplateID: brokenID, KeyID: "key-of-alice", Alias: "broken", State: store.BuildError, Reason: "exit status 1", FinishedAt: start.Add(3 * time.Hour)},
 	} {
 		b.ID, b.CreatedAt, b.CPUs, b.MemoryBytes = buildID(101+i), start.Add(2*time.Hour), 4, 2<<30
 		_, err := s.AddBuild(t.Context(), b)
