@@ -111,14 +111,14 @@ func (a *api) getTemplate(w http.ResponseWriter, r *http.Request, k store.Key) e
 	return nil
 }
 
-// getAlias tells whether a name is taken, by a template or by its first build while
-// that is under way. 403 says no more than that about another key's.
+// getAlias tells whether a name means something. 403 says no more than that about
+// another key's.
 func (a *api) getAlias(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	t, err := a.find(r.Context(), k, r.PathValue("alias"))
 	if err != nil {
 		return err
 	}
-	if len(t.builds) == 0 && !t.isBeingBuilt() {
+	if len(t.builds) == 0 {
 		return templateNotFound(r.PathValue("alias"))
 	}
 	if !t.usableBy(k) {

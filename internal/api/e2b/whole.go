@@ -44,8 +44,8 @@ func (a *api) wholes(ctx context.Context, k store.Key) ([]whole, error) {
 	return slices.Collect(maps.Values(all)), nil
 }
 
-// find finds a template by id or by name, also one whose first build is under way.
-// With a tag it has to have that tag. It may be any key's.
+// find finds a template by id or by name; of the key's own also one that was never
+// built. With a tag it has to have that tag. It may be any key's.
 func (a *api) find(ctx context.Context, k store.Key, ref string) (whole, error) {
 	name, own := splitName(k, ref)
 	if !own || name.Alias == "" {
@@ -59,8 +59,12 @@ func (a *api) find(ctx context.Context, k store.Key, ref string) (whole, error) 
 	for _, b := range builds {
 		t = t.withBuild(b)
 	}
-	if err := a.addWorks(ctx, k, &t, name.Alias); err != nil {
+	works, err := a.worksOf(ctx, k, t, name.Alias)
+	if err != nil {
 		return t, err
+	}
+	for _, work := range works {
+		t = t.withWork(work)
 	}
 	if t.id == "" || tagged(ref) && !t.hasTag(name.Tag) {
 		return t, templateNotFound(ref)
@@ -68,29 +72,18 @@ func (a *api) find(ctx context.Context, k store.Key, ref string) (whole, error) 
 	return t, nil
 }
 
-// addWorks adds the records of the work on a template that is the key's, or that
-// was never built.
-func (a *api) addWorks(ctx context.Context, k store.Key, t *whole, idOrAlias string) error {
-	if t.id != "" && t.keyID != k.ID {
-		return nil
+// worksOf finds the records of the work on a template of the key's, the newest
+// first. One without builds is found by the id or alias in them.
+func (a *api) worksOf(ctx context.Context, k store.Key, t whole, idOrAlias string) ([]store.Build, error) {
+	if t.keyID != k.ID && len(t.builds) > 0 {
+		return nil, nil
 	}
-	if t.id == "" {
-		works, err := a.store.Builds(ctx, store.BuildFilter{NewestFirst: true})
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(works, func(b store.Build) bool {
-			return b.TemplateID == idOrAlias || b.Alias == idOrAlias && (b.KeyID == k.ID || b.FinishedAt.IsZero())
-		})
-		if i < 0 {
-			return nil
-		}
-		*t = t.withWork(works[i])
-		t.works = nil
+	id := t.id
+	works, err := a.store.Builds(ctx, store.BuildFilter{KeyID: k.ID, NewestFirst: true})
+	if i := slices.IndexFunc(works, func(b store.Build) bool { return b.TemplateID == idOrAlias || b.Alias == idOrAlias }); id == "" && i >= 0 {
+		id = works[i].TemplateID
 	}
-	works, err := a.store.Builds(ctx, store.BuildFilter{TemplateID: t.id, NewestFirst: true})
-	t.works = works
-	return err
+	return slices.DeleteFunc(works, func(b store.Build) bool { return b.TemplateID != id }), err
 }
 
 // usable finds a template that a key may use.
@@ -132,10 +125,6 @@ func (t whole) usableBy(k store.Key) bool { return t.keyID == "" || t.keyID == k
 
 // isPublic tells whether every key may use it.
 func (t whole) isPublic() bool { return t.keyID == "" || t.public }
-
-func (t whole) isBeingBuilt() bool {
-	return slices.ContainsFunc(t.works, func(b store.Build) bool { return b.FinishedAt.IsZero() })
-}
 
 func (t whole) hasTag(tag string) bool {
 	return slices.ContainsFunc(t.builds, func(b store.Template) bool { return slices.Contains(b.Tags, tag) })
