@@ -100,7 +100,8 @@ def test_the_helpers_of_the_client_work(build, start, name):
     )
     build(template)
     sandbox = start(name)
-    shown = sandbox.commands.run("readlink link; cat link; ls; python3 -c 'import cowsay; print(cowsay.__version__)'; ls /usr/games/cowsay; npm ls -g is-number").stdout
+    shown = sandbox.commands.run("readlink link; cat link; ls; python3 -c 'import cowsay; print(cowsay.__version__)'; ls /usr/games/cowsay").stdout
+    shown += sandbox.commands.run("npm ls -g is-number", user="root").stdout
     for part in ("/home/user/renamed\nx\n", "link\nrenamed\n", "6.1", "/usr/games/cowsay", "is-number@7.0.0"):
         assert part in shown
 
@@ -223,8 +224,8 @@ def test_a_start_command_runs_already_in_every_sandbox(build, start, name):
 
 @pytest.mark.parametrize("ready", [wait_for_file("/tmp/ready"), wait_for_process("tail"), wait_for_url("http://localhost:8124/", 200)], ids=["file", "process", "url"])
 def test_ready_commands_of_the_client_are_awaited(build, start, name, ready):
-    build(base().set_start_cmd("python3 -m http.server 8124 & sleep 1 && touch /tmp/ready && exec tail -f /dev/null", ready))
-    start(name).commands.run("ls /tmp/ready")
+    build(base().set_start_cmd("touch /tmp/ready; tail -f /dev/null & exec python3 -m http.server 8124", ready))
+    start(name).commands.run("ls /tmp/ready && pgrep tail && pgrep -f http.server")
 
 
 def test_a_start_command_that_fails_fails_the_build(name):
