@@ -166,23 +166,29 @@ func serve(ctx context.Context, c config) (err error) {
 // adviseOnTemplates says on stderr when templates are missing or old.
 func (c *core) adviseOnTemplates(ctx context.Context) {
 	templates, err := c.store.Templates(ctx)
-	if err != nil {
+	if err == nil && len(templates) == 0 {
+		fmt.Fprintln(os.Stderr, "there are no templates yet; `tombolo template build` makes the default ones, also while the server runs")
+	}
+	outdated, err2 := c.outdated(ctx)
+	if err := errors.Join(err, err2); err != nil {
 		c.log.Error("templates cannot be read", "error", err)
 		return
 	}
-	if len(templates) == 0 {
-		fmt.Fprintln(os.Stderr, "there are no templates yet; `tombolo template build` makes the default ones, also while the server runs")
+	var recipes, others []string
+	for _, t := range outdated {
+		if slices.Contains(image.Recipes(), t.Ref()) && t.KeyID == "" {
+			recipes = append(recipes, t.Ref())
+		} else {
+			others = append(others, t.Ref())
+		}
 	}
-	for _, t := range templates {
-		if t.SourceSandbox != "" || c.manager.Current(t) {
-			continue // a snapshot stays what it is
-		}
-		name := t.Ref()
-		build := "RECIPE --name " + name
-		if slices.Contains(image.Recipes(), name) {
-			build = name
-		}
-		fmt.Fprintf(os.Stderr, "template %s was built by another version of tombolo; `tombolo template build %s` brings it up to date\n", name, build)
+	const advice = "%s: built by another version of tombolo; `tombolo template %s` brings this up to date, also while the server runs\n"
+	if len(recipes) > 0 {
+		names := strings.Join(recipes, " ")
+		fmt.Fprintf(os.Stderr, advice, names, "build "+names)
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(os.Stderr, advice, strings.Join(others, " "), "refresh")
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 
 func newTemplate() *cobra.Command {
 	return group(&cobra.Command{Use: "template", Short: "List, build and delete templates"},
-		newTemplateList(), newTemplateBuild(), newTemplateDelete())
+		newTemplateList(), newTemplateBuild(), newTemplateRefresh(), newTemplateDelete())
 }
 
 func newTemplateList() *cobra.Command {
