@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent"
 	"github.com/tombolo-dev/tombolo/internal/agent/host"
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/agent/tool"
 )
 
 // The agent's memory is part of every snapshot, so the heap is collected early.
@@ -27,6 +29,10 @@ const (
 )
 
 func main() {
+	// In images without them the agent is ss, pgrep and curl too.
+	if name := filepath.Base(os.Args[0]); tool.Known(name) {
+		os.Exit(tool.Run(tool.Name(name), os.Args[1:]))
+	}
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(memoryGoal)
 	syscall.Umask(0o022)
