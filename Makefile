@@ -8,7 +8,9 @@ SHELL := /bin/bash
 STATE := $(CURDIR)/.tombolo
 DATA  := $(STATE)/data
 BIN   := bin/tombolo
-AGENT := internal/agent/embedded/bin/agent
+# What runs inside sandboxes; the binary carries it.
+INSIDE := internal/agent/embedded/bin
+AGENT  := $(INSIDE)/agent $(INSIDE)/mcp-gateway
 
 # gVisor re-executes itself in an empty root, so nothing may be linked at run time.
 # One set of flags for all of build, vet and test: gVisor is compiled once.
@@ -31,9 +33,12 @@ $(STATE)/packages: scripts/packages.sh
 
 build: packages $(BIN) ## the binary, bin/tombolo
 
-# The agent is part of every snapshot's name: the same source gives the same bytes.
-$(AGENT): $(GO_FILES) go.mod go.sum
+# They are part of every snapshot's name: the same source gives the same bytes.
+$(INSIDE)/agent: $(GO_FILES) go.mod go.sum
 	go build -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./cmd/tombolo-agent
+
+$(INSIDE)/mcp-gateway: $(GO_FILES) go.mod go.sum
+	go build -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./cmd/mcp-gateway
 
 $(BIN): $(AGENT) $(GO_FILES) go.mod go.sum
 	go build -ldflags '-s -w' -o $@ ./cmd/tombolo

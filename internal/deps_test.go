@@ -31,7 +31,9 @@ var below = map[string][]string{
 	"internal/telemetry":     {"internal/sandbox", "internal/gateway"},
 	"internal/api":           {"internal/sandbox", "internal/build", "internal/store", "internal/event"},
 	"internal/api/control":   {"internal/sandbox"},
+	"internal/mcpgateway":    {},
 	"cmd/tombolo-agent":      {"internal/agent"},
+	"cmd/mcp-gateway":        {"internal/mcpgateway"},
 }
 
 // never lists what a package may not depend on although a rule above lets in a

@@ -7,5 +7,5 @@ import "embed"
 
 // FS has one folder per recipe, named after it.
 //
-//go:embed all:base all:code-interpreter-v1
+//go:embed all:base all:code-interpreter-v1 all:desktop all:mcp-gateway
 var FS embed.FS

@@ -66,6 +66,10 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
+	mcpGateway, err := embedded.MCPGateway()
+	if err != nil {
+		return nil, err
+	}
 	var bundle []byte
 	if c.CABundle != "" {
 		if bundle, err = os.ReadFile(c.CABundle); err != nil {
@@ -93,6 +97,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		Network:      makeNetwork(log, t),
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
+		Programs:     map[string][]byte{"mcp-gateway": mcpGateway},
 		CABundle:     bundle,
 		Log:          log,
 		Keep:         keep,

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -404,10 +406,16 @@ func lockFile(path string, how int) (*os.File, error) {
 	}
 }
 
-// installAgent writes the agent program into the data folder, once for each
-// version of it.
+// installAgent writes the agent and the programs beside it into the data folder,
+// once for each version of them. They share a folder and its name: a saved state
+// may hold pages of any of them.
 func (m *Manager) installAgent() (string, error) {
-	dir := m.agentPath(hashOf(m.config.Agent))
+	all := bytes.Clone(m.config.Agent)
+	names := slices.Sorted(maps.Keys(m.config.Programs))
+	for _, name := range names {
+		all = append(all, m.config.Programs[name]...)
+	}
+	dir := m.agentPath(hashOf(all))
 	if _, err := os.Stat(filepath.Join(dir, "agent")); err == nil {
 		return dir, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -416,16 +424,26 @@ func (m *Manager) installAgent() (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	temporary, err := os.CreateTemp(dir, "new-")
+	for _, name := range names {
+		if err := installProgram(filepath.Join(dir, name), m.config.Programs[name]); err != nil {
+			return "", err
+		}
+	}
+	return dir, installProgram(filepath.Join(dir, "agent"), m.config.Agent) // last: with it the folder is complete
+}
+
+// installProgram writes a program in one step.
+func installProgram(path string, program []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(path), "new-")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.Remove(temporary.Name())
-	_, err = temporary.Write(m.config.Agent)
+	_, err = temporary.Write(program)
 	if err := errors.Join(err, temporary.Chmod(0o755), temporary.Close()); err != nil {
-		return "", err
+		return err
 	}
-	return dir, os.Rename(temporary.Name(), filepath.Join(dir, "agent"))
+	return os.Rename(temporary.Name(), path)
 }
 
 // hashOf names content: the first 128 bits of its SHA-256.

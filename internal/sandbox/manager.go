@@ -65,6 +65,9 @@ type Config struct {
 	SweepNetwork func(dir string) error
 	// Agent is the program that runs as PID 1 inside.
 	Agent []byte
+	// Programs lie beside the agent, by their names, in the folder that is mounted
+	// into every sandbox.
+	Programs map[string][]byte
 	// CABundle is PEM given to every sandbox as its system trust store; empty
 	// leaves the image's.
 	CABundle []byte

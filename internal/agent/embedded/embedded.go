@@ -1,20 +1,25 @@
-// Package embedded holds the agent program, which `make build` compiles into
-// bin/ before it compiles the binary that carries it.
+// Package embedded holds the programs that run inside sandboxes, which `make
+// build` compiles into bin/ before it compiles the binary that carries them.
 package embedded
 
 import (
 	"embed"
-	"errors"
+	"fmt"
 )
 
 //go:embed all:bin
 var files embed.FS
 
 // Agent returns the agent program.
-func Agent() ([]byte, error) {
-	program, err := files.ReadFile("bin/agent")
+func Agent() ([]byte, error) { return program("agent") }
+
+// MCPGateway returns the program mcp-gateway.
+func MCPGateway() ([]byte, error) { return program("mcp-gateway") }
+
+func program(name string) ([]byte, error) {
+	text, err := files.ReadFile("bin/" + name)
 	if err != nil {
-		return nil, errors.New("this binary was built without the agent; build it with `make build`")
+		return nil, fmt.Errorf("this binary was built without the %s; build it with `make build`", name)
 	}
-	return program, nil
+	return text, nil
 }

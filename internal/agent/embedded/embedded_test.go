@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,9 +12,14 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
 )
 
-func TestAgentIsAStaticProgram(t *testing.T) {
-	program, err := embedded.Agent()
-	if _, missing := os.Stat("bin/agent"); missing != nil {
+func TestProgramsAreStatic(t *testing.T) {
+	t.Run("agent", func(t *testing.T) { testStatic(t, embedded.Agent) })
+	t.Run("mcp-gateway", func(t *testing.T) { testStatic(t, embedded.MCPGateway) })
+}
+
+func testStatic(t *testing.T, get func() ([]byte, error)) {
+	program, err := get()
+	if _, missing := os.Stat(filepath.Join("bin", filepath.Base(t.Name()))); missing != nil {
 		require.ErrorContains(t, err, "make build", "the error says what to do")
 		return
 	}

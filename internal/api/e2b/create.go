@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -51,6 +52,9 @@ type newSandbox struct {
 	} `json:"autoResume"`
 	Network      networkOptions `json:"network"`
 	VolumeMounts []volumeMount  `json:"volumeMounts"`
+	// MCP are the MCP servers that the client starts in the sandbox once it is there
+	// (cmd/mcp-gateway); for the server there is nothing to do.
+	MCP map[string]json.RawMessage `json:"mcp"`
 	laterOptions
 }
 

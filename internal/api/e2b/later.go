@@ -36,7 +36,6 @@ func (a *api) notSupported(what string) handler {
 // laterOptions are options of create that this server cannot keep. A caller who
 // asks for one must not get a sandbox without it.
 type laterOptions struct {
-	MCP json.RawMessage `json:"mcp"`
 	IAM struct {
 		Tokens json.RawMessage `json:"tokens"`
 	} `json:"iam"`
@@ -46,8 +45,6 @@ type laterOptions struct {
 // check refuses what is asked for.
 func (o laterOptions) check() error {
 	switch {
-	case len(o.MCP) > 0 && string(o.MCP) != "null":
-		return unsupported("mcp", "leave it out")
 	case given(o.IAM.Tokens):
 		return unsupported("iam", "leave it out")
 	case given(o.VolumeMounts):
