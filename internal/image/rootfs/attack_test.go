@@ -206,6 +206,7 @@ func TestHostileLayers(t *testing.T) {
 			[]string{"out -> " + outside, strings.TrimPrefix(secret, "/") + " x"}},
 		{"a file in the place of a link", [][]byte{archive(t, link("victim", secret)), archive(t, file("victim", "x"))}, "", []string{"victim x"}},
 		{"a folder in the place of a link", [][]byte{archive(t, link("d", outside)), archive(t, dir("d"), file("d/f", "x"))}, "", []string{"d/f x"}},
+		{"a folder through a link, in its place", [][]byte{archive(t, link("a", "."), dir("a/a"), file("a/f", "x"))}, "", []string{"a/f x"}},
 		{"links in a circle", [][]byte{archive(t, link("a", "b"), link("b", "a"), file("a/x", "x"))}, "too many symbolic links", nil},
 		{"a link to itself", [][]byte{archive(t, link("a", "a/a/a"), file("a/x", "x"))}, "too many symbolic links", nil},
 		{"a link that leads through itself for long", [][]byte{archive(t,

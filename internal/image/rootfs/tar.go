@@ -120,7 +120,8 @@ func short(name string) string {
 func (t *Tree) layerMember(m member) error {
 	base := path.Base(m.name)
 	if !strings.HasPrefix(base, whiteout) {
-		return t.add(m)
+		_, err := t.add(m)
+		return err
 	}
 	if strings.HasPrefix(base, whiteoutMeta) && base != whiteoutOpaque {
 		return nil
@@ -170,17 +171,11 @@ func (t *Tree) upperMember(m member, removed map[string]bool) error {
 		t.dropLower(in, name)
 		return nil
 	}
-	if err := t.add(m); err != nil {
-		return err
-	}
-	if m.Typeflag == tar.TypeDir && m.PAXRecords[opaque] == "y" {
-		_, _, n, err := t.find(m.name, false, false)
-		if err != nil {
-			return err
-		}
+	n, err := t.add(m)
+	if err == nil && n.IsDir() && m.PAXRecords[opaque] == "y" {
 		t.clearLower(n)
 	}
-	return nil
+	return err
 }
 
 func marksRemoved(m member, removed map[string]bool) bool {
@@ -192,35 +187,37 @@ func marksRemoved(m member, removed map[string]bool) bool {
 }
 
 // add puts a member that is none of the special ones where it belongs.
-func (t *Tree) add(m member) error {
+func (t *Tree) add(m member) (*Inode, error) {
 	in, name, old, err := t.find(m.name, false, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if name == "" && m.Typeflag != tar.TypeDir {
-		return errors.New("the root is a folder")
+		return nil, errors.New("the root is a folder")
 	}
+	var n *Inode
 	if m.Typeflag == tar.TypeLink {
-		return t.link(m, in, name)
+		n, err = t.linked(m)
+	} else {
+		n, err = m.inode()
 	}
-	n, err := m.inode()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if n.IsDir() && old != nil && old.IsDir() {
 		old.Mode, old.UID, old.GID, old.Sec, old.Nsec = n.Mode, n.UID, n.GID, n.Sec, n.Nsec
 		t.touch(old)
-		return nil
+		return old, nil
 	}
-	if n.IsRegular() {
+	if n.IsRegular() && n.Nlink == 0 {
 		if err := t.checkSize(m.Size); err != nil {
-			return err
+			return nil, err
 		}
 		if n.Content, err = t.spool.add(m.ctx, m.body, m.Size); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return t.put(in, name, n)
+	return n, t.put(in, name, n)
 }
 
 // checkSize refuses a file before anything of it is read.
@@ -237,20 +234,20 @@ func (t *Tree) checkSize(size int64) error {
 	}
 }
 
-// link adds a hard link. Its target is looked for in the tree, as its own name is.
-func (t *Tree) link(m member, in *Inode, name string) error {
+// linked is what a hard link names. It is looked for in the tree, as names are.
+func (t *Tree) linked(m member) (*Inode, error) {
 	target, err := cleanName(m.Linkname)
 	if err != nil {
-		return fmt.Errorf("hard link to %q: %w", short(m.Linkname), err)
+		return nil, fmt.Errorf("hard link to %q: %w", short(m.Linkname), err)
 	}
 	_, _, n, err := t.find(target, false, false)
 	switch {
 	case err != nil || n == nil:
-		return fmt.Errorf("hard link to %q, which is not there", short(m.Linkname))
+		return nil, fmt.Errorf("hard link to %q, which is not there", short(m.Linkname))
 	case n.IsDir():
-		return fmt.Errorf("hard link to the folder %q", short(m.Linkname))
+		return nil, fmt.Errorf("hard link to the folder %q", short(m.Linkname))
 	}
-	return t.put(in, name, n)
+	return n, nil
 }
 
 var types = map[byte]uint32{
