@@ -34,17 +34,27 @@ func newTemplateList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			sizes := templateSizes(c.Data, templates)
 			if asJSON {
-				if templates == nil {
-					templates = []store.Template{}
+				type row struct {
+					store.Template
+					size
 				}
-				return printJSON(templates)
+				all := []row{}
+				for i, t := range templates {
+					all = append(all, row{t, sizes[i]})
+				}
+				return printJSON(all)
 			}
 			var rows [][]string
-			for _, t := range templates {
-				rows = append(rows, []string{cmp.Or(t.Name, "-"), strings.Join(t.Tags, ","), kind(t), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(t.SizeBytes), start(t), when(t.BuiltAt)})
+			for i, t := range templates {
+				rows = append(rows, []string{cmp.Or(t.Name, "-"), strings.Join(t.Tags, ","), kind(t), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(sizes[i].Own), mebibytes(sizes[i].Shared), start(t), when(t.BuiltAt)})
 			}
-			return printTable([]string{"name", "tags", "kind", "id", "cpus", "memory", "on disk", "start", "built"}, rows)
+			return printTable([]string{"name", "tags", "kind", "id", "cpus", "memory", "own", "shared", "start", "built"}, rows)
 		}),
 	}
 	addJSONFlag(cmd, &asJSON)

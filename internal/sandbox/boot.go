@@ -409,19 +409,22 @@ func lockFile(path string, how int) (*os.File, error) {
 // installAgent writes the agent and the programs beside it into the data folder,
 // once for each version of them. They share a folder and its name: a saved state
 // may hold pages of any of them.
-func (m *Manager) installAgent() (string, error) {
+func (m *Manager) installAgent() (_ string, err error) {
 	all := bytes.Clone(m.config.Agent)
 	names := slices.Sorted(maps.Keys(m.config.Programs))
 	for _, name := range names {
 		all = append(all, m.config.Programs[name]...)
 	}
 	dir := m.agentPath(hashOf(all))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if m.agentHeld, err = holdFolder(dir, unix.LOCK_SH); err != nil {
+		return "", err
+	}
 	if _, err := os.Stat(filepath.Join(dir, "agent")); err == nil {
 		return dir, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
 	for _, name := range names {

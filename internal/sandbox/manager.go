@@ -97,9 +97,11 @@ type Config struct {
 type Manager struct {
 	config   Config
 	agentDir string // holds the agent program, mounted into every sandbox
-	caHash   string
-	starting chan struct{} // limits how many are started at once
-	onStop   []func(id string)
+	// agentHeld is that folder, locked against pruning.
+	agentHeld *os.File
+	caHash    string
+	starting  chan struct{} // limits how many are started at once
+	onStop    []func(id string)
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc
@@ -231,7 +233,7 @@ func (m *Manager) close(each func(s *sandbox) error) error {
 		wait.Go(func() { errs[i] = each(s) })
 	}
 	wait.Wait()
-	return errors.Join(append(errs, m.volumes.Rest())...)
+	return errors.Join(append(errs, m.volumes.Rest(), m.agentHeld.Close())...)
 }
 
 // letGo forgets a sandbox, running or paused, that stays for the next manager.

@@ -337,27 +337,13 @@ func (s *sandbox) shell(t store.Template, command string) *connect.Request[proce
 // prune removes the snapshots no template refers to, what killed builds left, and
 // the engine programs that nothing was written by.
 func (m *Manager) prune(ctx context.Context) error {
-	templates, err := m.config.Store.Templates(ctx)
+	used, err := m.needed(ctx)
 	if err != nil {
 		return err
-	}
-	records, err := m.config.Store.Sandboxes(ctx, false)
-	if err != nil {
-		return err
-	}
-	snapshots, engines := map[string]bool{}, map[string]bool{}
-	for _, t := range templates {
-		snapshots[t.Snapshot], engines[t.EngineHash] = true, true
-	}
-	for _, record := range records {
-		var d details
-		if json.Unmarshal(record.Data, &d) == nil {
-			engines[d.From.Engine] = true
-		}
 	}
 	return errors.Join(
-		m.pruneSnapshots(snapshots),
-		m.config.Engine.Prune(func(version string) bool { return engines[version] }),
+		m.pruneSnapshots(used.snapshots),
+		m.config.Engine.Prune(func(version string) bool { return used.engines[version] }),
 	)
 }
 
