@@ -81,6 +81,9 @@ func (a *agentClient) post(ctx context.Context, path string, in, out any) error 
 	if err != nil {
 		return fmt.Errorf("agent %s: %w", path, err)
 	}
+	if response.StatusCode == http.StatusUnprocessableEntity {
+		return &InvalidError{Message: string(bytes.TrimSpace(answer))}
+	}
 	if response.StatusCode/100 != 2 {
 		return fmt.Errorf("agent %s: %s: %s", path, response.Status, bytes.TrimSpace(answer))
 	}

@@ -17,6 +17,7 @@ import (
 
 // children are processes with a manager of their own, which tests kill.
 var children = map[string]func(ctx context.Context, dir string) error{
+	"volumes": volumesChild,
 	"two sandboxes": func(ctx context.Context, dir string) error {
 		w, err := sandboxtest.Open(ctx, dir)
 		if err != nil {

@@ -132,14 +132,14 @@ func (s *Server) showVolumes(init hostapi.Init) error {
 	return showVolumes(init.Volumes, owner)
 }
 
-// refuse answers 400 where the caller asked for what cannot be.
+// refuse answers 422 where the caller asked for what cannot be.
 func (s *Server) refuse(w http.ResponseWriter, err error) {
 	var path *VolumePathError
 	if !errors.As(err, &path) {
 		s.fail(w, "show the volumes", err)
 		return
 	}
-	http.Error(w, err.Error(), http.StatusBadRequest)
+	http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 }
 
 func (s *Server) warm(w http.ResponseWriter, r *http.Request) {

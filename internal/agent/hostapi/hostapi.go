@@ -10,7 +10,8 @@
 //	                     every adoption by another process of the host.
 //	                     Repeatable: the last one counts. Every connection made
 //	                     before the one it comes by is ended; runs in kernels whose clients are lost
-//	                     that way are not interrupted.
+//	                     that way are not interrupted. 422 with the reason, in words
+//	                     for the caller, when a volume cannot be seen at its path.
 //	POST    /relieve     Relieve, answered 200 with a Relieved.
 //	POST    /warm        Warm, answered 204 when the named kernels are idle. Used
 //	                     while a template is built, before its snapshot.

@@ -47,6 +47,14 @@ func run(command string, args []string) {
 		check(err)
 	case "write":
 		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
+	case "append": // PATH, which it keeps open
+		file, err := os.OpenFile(args[0], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+		check(err)
+		_, err = file.WriteString("appended")
+		check(err)
+		fmt.Println("appending")
+		wait()
+		runtime.KeepAlive(file)
 	case "exists": // exits with 1 when it does not
 		_, err := os.Stat(args[0])
 		check(err)
