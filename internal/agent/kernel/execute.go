@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/peer"
@@ -83,17 +84,33 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 	defer tick.Stop()
 	gone := ctx.Done()
 	var again, last <-chan time.Time
+	handle := func(e event) {
+		if e.Kind == eventDied {
+			s.opts.Log.Warn("kernel died", "context", c.id, "why", e.Value)
+		}
+		out.event(e)
+		tick.Reset(keepalive)
+	}
 	for {
+		// Lines that come together go out together: a packet for each is most of
+		// what a short run costs.
+		runtime.Gosched()
 		select {
 		case e, ok := <-events:
 			if !ok {
 				return
 			}
-			if e.Kind == eventDied {
-				s.opts.Log.Warn("kernel died", "context", c.id, "why", e.Value)
+			handle(e)
+			continue
+		default:
+			out.flush()
+		}
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return
 			}
-			out.event(e)
-			tick.Reset(keepalive)
+			handle(e)
 		case <-tick.C:
 			out.send(bareLine{"keepalive"})
 		case <-gone:
@@ -118,8 +135,9 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 // A stream writes the lines of one run and counts them against its limits.
 type stream struct {
 	w       http.ResponseWriter
-	flush   *http.ResponseController
+	control *http.ResponseController
 	begun   bool
+	waiting bool // something is written and not flushed
 	closed  bool // the client is gone
 	stdout  int
 	stderr  int
@@ -127,7 +145,7 @@ type stream struct {
 }
 
 func newStream(w http.ResponseWriter) *stream {
-	return &stream{w: w, flush: http.NewResponseController(w)}
+	return &stream{w: w, control: http.NewResponseController(w)}
 }
 
 func (s *stream) event(e event) {
@@ -139,12 +157,12 @@ func (s *stream) event(e event) {
 	case eventResult:
 		s.result(e)
 	case eventEnd:
-		s.send(bareLine{"end_of_execution"})
+		s.write(bareLine{"end_of_execution"})
 	case eventDied:
-		s.send(line(e, time.Now()))
-		s.send(bareLine{"end_of_execution"})
+		s.write(line(e, time.Now()))
+		s.write(bareLine{"end_of_execution"})
 	default:
-		s.send(line(e, time.Now()))
+		s.write(line(e, time.Now()))
 	}
 }
 
@@ -157,7 +175,7 @@ func (s *stream) output(e event, sent *int, name string) {
 		s.note(fmt.Sprintf("[%s of this run has passed %d MiB; the rest is left out. Write large output to a file.]\n", name, maxStream>>20))
 		return
 	}
-	s.send(line(e, time.Now()))
+	s.write(line(e, time.Now()))
 }
 
 func (s *stream) result(e event) {
@@ -171,16 +189,22 @@ func (s *stream) result(e event) {
 		s.note(fmt.Sprintf("[the results of this run have passed %d MiB; the rest is left out. Write large results to files.]\n", maxResults>>20))
 		return
 	}
-	s.send(line(e, time.Now()))
+	s.write(line(e, time.Now()))
 }
 
 func (s *stream) note(text string) {
-	s.send(line(event{Kind: eventStderr, Text: text}, time.Now()))
+	s.write(line(event{Kind: eventStderr, Text: text}, time.Now()))
 }
 
-// send writes one line at once. A client that is gone is noticed by the
-// request's context, not here.
+// send sends one line at once.
 func (s *stream) send(v any) {
+	s.write(v)
+	s.flush()
+}
+
+// write writes one line, which goes out with the next flush or at the end. A
+// client that is gone is noticed by the request's context, not here.
+func (s *stream) write(v any) {
 	if s.closed {
 		return
 	}
@@ -188,12 +212,19 @@ func (s *stream) send(v any) {
 		s.begun = true
 		s.w.Header().Set("Content-Type", "application/x-ndjson")
 	}
-	_ = s.flush.SetWriteDeadline(time.Now().Add(stalled))
+	_ = s.control.SetWriteDeadline(time.Now().Add(stalled))
 	encoder := json.NewEncoder(s.w)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(v); err != nil {
 		s.closed = true
 		return
 	}
-	_ = s.flush.Flush()
+	s.waiting = true
+}
+
+func (s *stream) flush() {
+	if s.waiting && !s.closed {
+		_ = s.control.Flush()
+	}
+	s.waiting = false
 }

@@ -11,6 +11,7 @@ class Channel:
         self.main = threading.get_ident()
         self.depth = 0  # of critical sections of the main thread
         self.pending = False  # a SIGINT came in one
+        self.held = b""  # frames that go with the next one
         self.interrupt = lambda frame: None
         # Copies that stay on the pipes whatever the user does to 1 and 2.
         self.pipes = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (1, 2)]
@@ -36,7 +37,15 @@ class Channel:
         data = dumps(frame).encode() + b"\n"
         with self:
             self._settle()
+            data, self.held = self.held + data, b""
             self.sock.sendall(data)
+
+    def hold(self, frame):
+        """Send with the next frame, which comes soon."""
+        data = dumps(frame).encode() + b"\n"
+        with self:
+            self._settle()
+            self.held += data
 
     def _settle(self):
         """Let the agent read what is in the pipes before the next frame."""
@@ -52,6 +61,7 @@ class Channel:
         """In a child made by fork: the channel belongs to the parent."""
         self.lock = threading.RLock()
         self.depth = 0
+        self.held = b""
         self.sock.close()
         os.close(ACK_FD)
 

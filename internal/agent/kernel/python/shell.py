@@ -23,20 +23,23 @@ def make_shell(channel, output):
     from traitlets import ObjectName, Type, Unicode
     from traitlets.config import Config
 
-    def publish(data, main):
+    def publish(data, main, last=False):
         output.flush()
         frame = {"t": "data", "d": fit(encode_bundle(data), output), "main": main}
         if output.direct:
             output.write("out", str(data.get("text/plain", "")) + "\n")
             return
-        channel.send(frame)
+        if last:
+            channel.hold(frame)  # the end of the run comes next
+        else:
+            channel.send(frame)
 
     class Hook(DisplayHook):
         def write_output_prompt(self):
             pass
 
         def write_format_data(self, format_dict, md_dict=None):
-            publish(format_dict, True)
+            publish(format_dict, True, self.shell.ast_node_interactivity.startswith("last_expr"))
 
         def finish_displayhook(self):
             self._is_active = False
