@@ -21,9 +21,12 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
+import urllib.request
+import venv
 from dataclasses import asdict, dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -39,6 +42,7 @@ MEBIBYTE = 1 << 20
 MEGABYTE = 1_000_000
 FILE_SIZE = 100 * MEGABYTE
 HELD = 1000  # keep-alive connections
+JUPYTER_PACKAGES = ["jupyter-server==2.21.1", "ipykernel==7.4.0", "fastapi==0.165.0", "uvicorn==0.54.0", "websockets==17.4", "httpx==0.28.1"]
 
 
 @dataclass
@@ -107,6 +111,73 @@ def host_calls(rounds):
     code = milliseconds(lambda: subprocess.run([sys.executable, "-S", "-c", "21 * 2"], check=True), rounds)
     command = milliseconds(lambda: subprocess.run(["bash", "--noprofile", "--norc", "-c", "true"], check=True), rounds)
     return code, command
+
+
+def beside_jupyter(options, sandbox, rounds):
+    """ms of run_code on a sandbox that is there, and of the same cell by the same
+    client through a Jupyter server and FastAPI on the host, in turns."""
+    with jupyter_stack() as url:
+        stack = Sandbox.connect(sandbox.sandbox_id, **{**options, "sandbox_url": url})
+        ours, theirs = [], []
+        for caller in (sandbox, stack):
+            assert caller.run_code("21 * 2").text == "42"
+        for _ in range(rounds):
+            ours.append(milliseconds(lambda: sandbox.run_code("21 * 2"), 1, warm_up=0))
+            theirs.append(milliseconds(lambda: stack.run_code("21 * 2"), 1, warm_up=0))
+    return statistics.median(ours), statistics.median(theirs)
+
+
+@contextlib.contextmanager
+def jupyter_stack():
+    """The address of jupyter_stack.py in front of a Jupyter server of its own."""
+    programs = jupyter_programs()
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        environment = {**os.environ, "HOME": folder, "IPYTHONDIR": folder, "PATH": f"{programs}:{os.environ['PATH']}"}
+        jupyter, app = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+        server = [programs / "jupyter-server", "--allow-root", "--no-browser", "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", f"--port={jupyter.rpartition(':')[2]}", f"--ServerApp.root_dir={folder}"]
+        stack.enter_context(program(server, f"{jupyter}/api", environment))
+        uvicorn = [programs / "uvicorn", "--app-dir", ROOT / "bench", "--log-level", "warning", "--port", app.rpartition(":")[2], "jupyter_stack:app"]
+        stack.enter_context(program(uvicorn, f"{app}/health", {**environment, "JUPYTER": jupyter}))
+        yield app
+
+
+def jupyter_programs():
+    """The programs of a virtual environment with Jupyter, made once."""
+    folder = ROOT / ".tombolo/bench"
+    stamp = folder / ".stamp"
+    if not stamp.exists() or stamp.read_text() != str(JUPYTER_PACKAGES):
+        venv.create(folder, clear=True, with_pip=True)
+        subprocess.run([folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *JUPYTER_PACKAGES], check=True)
+        stamp.write_text(str(JUPYTER_PACKAGES))
+    return folder / "bin"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def program(arguments, url, environment, within=60):
+    """Runs a program that answers at url; ended at the end."""
+    with tempfile.TemporaryFile() as log, subprocess.Popen(arguments, env=environment, stdout=log, stderr=log) as process:
+        try:
+            deadline = time.monotonic() + within
+            while not answers(url):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise RuntimeError(f"{arguments[0]} does not serve {url}: {log.read().decode()[-2000:]}")
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
+
+
+def answers(url):
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        return True
+    return False
 
 
 def file_speeds(sandbox, rounds):
@@ -380,6 +451,7 @@ def measure(data, cycles):
         cold, cold_kill = create_to_result(options, COLD, rounds=3, warm_up=0)
         with Sandbox.create(**options, timeout=600) as sandbox:
             code, command = live_calls(sandbox, rounds=60)
+            code_in_turns, jupyter = beside_jupyter(options, sandbox, rounds=60)
             up, down = file_speeds(sandbox, rounds=5)
         host_code, host_command = host_calls(rounds=20)
         loopback = loopback_speed(rounds=5)
@@ -395,7 +467,8 @@ def measure(data, cycles):
 
     rows = [
         Row("create to first run_code result", warm, "ms", cold, "cold boot and kernel start", 400),
-        Row("run_code on a live sandbox", code, "ms", host_code, "python3 -c on the host", 25),
+        Row("run_code on a live sandbox", code, "ms", host_code, "python3 -c on the host", 10),
+        Row("run_code beside Jupyter", code_in_turns, "ms", jupyter, "the cell through Jupyter and FastAPI on the host", 10),
         Row('commands.run("true")', command, "ms", host_command, "bash -c true on the host", 20),
         Row("100 MB file up", up, "MB/s", loopback, "TCP on the host's loopback", 200, higher_is_better=True),
         Row("100 MB file down", down, "MB/s", loopback, "TCP on the host's loopback", 200, higher_is_better=True),

@@ -17,6 +17,10 @@ const (
 	maxResults = 64 << 20
 )
 
+// maxTogether is how many lines of a run go out together when they come
+// together. A packet for each would be most of what a short run costs.
+const maxTogether = 16
+
 const (
 	// keepalive is how often a silent run sends a line (5 s upstream).
 	keepalive = 5 * time.Second
@@ -91,20 +95,22 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 		out.event(e)
 		tick.Reset(keepalive)
 	}
+	together := 0
 	for {
-		// Lines that come together go out together: a packet for each is most of
-		// what a short run costs.
-		runtime.Gosched()
+		runtime.Gosched() // the kernel's next event may be about to come
 		select {
 		case e, ok := <-events:
 			if !ok {
 				return
 			}
 			handle(e)
-			continue
+			if together++; together < maxTogether {
+				continue
+			}
 		default:
-			out.flush()
 		}
+		together = 0
+		out.flush()
 		select {
 		case e, ok := <-events:
 			if !ok {
