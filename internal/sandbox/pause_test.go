@@ -428,6 +428,35 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 	require.Empty(t, left)
 }
 
+func TestASnapshotGoesWithItsLastTag(t *testing.T) {
+	w := sandboxtest.New(t)
+	source := w.Create(t, sandboxtest.Warm)
+	files := map[string]string{}
+	for _, name := range []string{"saved:v1", "saved:v2"} {
+		snapshot, err := w.Manager.Snapshot(t.Context(), source.ID, sandbox.SnapshotRequest{Name: name})
+		require.NoError(t, err)
+		files[name] = filepath.Join(w.Dir, "snapshots", snapshot.Snapshot)
+	}
+	tagged, err := w.Manager.TagTemplate(t.Context(), "saved:v1", []string{"default", "kept"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"default", "kept", "v1"}, tagged.Tags)
+	_, err = w.Manager.TagTemplate(t.Context(), "saved:v2", []string{"default"})
+	require.NoError(t, err)
+	require.NoError(t, w.Manager.UntagTemplate(t.Context(), "saved", []string{"v1"}))
+	require.DirExists(t, files["saved:v1"], "a tag is left")
+	w.Create(t, "saved:kept")
+	require.NoError(t, w.Manager.UntagTemplate(t.Context(), "saved", []string{"kept"}))
+	require.NoDirExists(t, files["saved:v1"])
+	require.DirExists(t, files["saved:v2"])
+
+	var invalid *sandbox.InvalidError
+	require.ErrorAs(t, w.Manager.UntagTemplate(t.Context(), "saved", []string{"default"}), &invalid)
+	_, err = w.Manager.TagTemplate(t.Context(), "saved:v1", []string{"x"})
+	require.ErrorIs(t, err, sandbox.ErrTemplateNotFound)
+	require.NoError(t, w.Manager.DeleteTemplate(t.Context(), "saved"))
+	require.NoDirExists(t, files["saved:v2"])
+}
+
 func TestSnapshotsOfTheDiskAlone(t *testing.T) {
 	w := sandboxtest.New(t)
 	source := w.Create(t, sandboxtest.Warm)

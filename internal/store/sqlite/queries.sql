@@ -61,6 +61,12 @@ SELECT * FROM templates WHERE id = ?;
 -- name: TemplateRowByAlias :one
 SELECT * FROM templates WHERE alias = ? AND alias <> '';
 
+-- name: TemplateByTag :one
+SELECT f.* FROM template_tags g JOIN templates_flat f ON f.build_id = g.build_id
+WHERE g.tag = sqlc.arg(tag) AND g.template_id = COALESCE(
+    (SELECT t.id FROM templates t WHERE t.id = sqlc.arg(id_or_alias)),
+    (SELECT t.id FROM templates t WHERE t.alias = sqlc.arg(id_or_alias) AND t.alias <> ''));
+
 -- name: SetTemplatePublic :exec
 UPDATE templates SET public = ? WHERE id = ?;
 

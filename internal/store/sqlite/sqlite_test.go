@@ -119,6 +119,20 @@ func BenchmarkKeyByHash(b *testing.B) {
 	}
 }
 
+// BenchmarkTemplate finds a template as each create does.
+func BenchmarkTemplate(b *testing.B) {
+	s := open(b, filepath.Join(b.TempDir(), "tombolo.db"))
+	for i := range 300 {
+		_, _, err := s.PutTemplate(b.Context(), store.Template{ID: fmt.Sprint("id", i), Name: fmt.Sprint("app", i), BuildID: fmt.Sprint("build", i)})
+		require.NoError(b, err)
+	}
+	for b.Loop() {
+		if _, err := s.Template(b.Context(), "app250"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkPutSandbox(b *testing.B) {
 	s := open(b, filepath.Join(b.TempDir(), "tombolo.db"))
 	for b.Loop() {

@@ -362,20 +362,12 @@ func removeUntagged(ctx context.Context, q *query.Queries, buildIDs []string, ta
 
 // findBuild finds what a ref means.
 func findBuild(ctx context.Context, q *query.Queries, ref string) (store.Template, error) {
-	t, err := oneTemplate(q.TemplateBuild(ctx, ref))
-	if !errors.Is(err, sql.ErrNoRows) {
-		return t, err
+	name, tag, tagged := strings.Cut(ref, ":")
+	t, err := oneTemplate(q.TemplateByTag(ctx, query.TemplateByTagParams{IDOrAlias: name, Tag: cmp.Or(tag, store.DefaultTag)}))
+	if errors.Is(err, sql.ErrNoRows) && !tagged {
+		return oneTemplate(q.TemplateBuild(ctx, ref))
 	}
-	name, tag, _ := strings.Cut(ref, ":")
-	row, err := findTemplate(ctx, q, name)
-	if err != nil {
-		return store.Template{}, err
-	}
-	pointer, err := q.Tag(ctx, query.TagParams{TemplateID: row.ID, Tag: cmp.Or(tag, store.DefaultTag)})
-	if err != nil {
-		return store.Template{}, err
-	}
-	return oneTemplate(q.TemplateBuild(ctx, pointer.BuildID))
+	return t, err
 }
 
 func findTemplate(ctx context.Context, q *query.Queries, idOrAlias string) (query.Template, error) {

@@ -1437,6 +1437,35 @@ func (q *Queries) TemplateBuild(ctx context.Context, buildID string) (TemplatesF
 	return i, err
 }
 
+const templateByTag = `-- name: TemplateByTag :one
+SELECT f.id, f.alias, f.key_id, f.public, f.created_at, f.build_id, f.built_at, f.record, f.tags FROM template_tags g JOIN templates_flat f ON f.build_id = g.build_id
+WHERE g.tag = ?1 AND g.template_id = COALESCE(
+    (SELECT t.id FROM templates t WHERE t.id = ?2),
+    (SELECT t.id FROM templates t WHERE t.alias = ?2 AND t.alias <> ''))
+`
+
+type TemplateByTagParams struct {
+	Tag       string
+	IDOrAlias string
+}
+
+func (q *Queries) TemplateByTag(ctx context.Context, arg TemplateByTagParams) (TemplatesFlat, error) {
+	row := q.db.QueryRowContext(ctx, templateByTag, arg.Tag, arg.IDOrAlias)
+	var i TemplatesFlat
+	err := row.Scan(
+		&i.ID,
+		&i.Alias,
+		&i.KeyID,
+		&i.Public,
+		&i.CreatedAt,
+		&i.BuildID,
+		&i.BuiltAt,
+		&i.Record,
+		&i.Tags,
+	)
+	return i, err
+}
+
 const templateRow = `-- name: TemplateRow :one
 SELECT id, alias, key_id, public, created_at FROM templates WHERE id = ?
 `
