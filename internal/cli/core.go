@@ -188,7 +188,7 @@ func (c *core) openBuilds(ctx context.Context, told func(build.Entry)) (*build.B
 func (c *core) images() image.Builder {
 	return image.Builder{
 		Dir: filepath.Join(c.config.Data, "images"), CABundle: c.config.CABundle, Mirror: c.config.Mirror,
-		Refuse: gateway.NewPublic().Refuses,
+		Refuse: gateway.NewPublic().Refuses, PrivateRegistries: c.config.PrivateRegistries,
 	}
 }
 

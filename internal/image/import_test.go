@@ -308,6 +308,26 @@ func TestImportDoesForEveryFamily(t *testing.T) {
 	}
 }
 
+func TestToolsGoWhereTheImageLooksForPrograms(t *testing.T) {
+	b := Builder{Dir: t.TempDir(), CABundle: "testdata/ca.pem"}
+	image := imageOfLayers(t, v1.Config{Env: []string{"PATH=/opt:/bin"}}, gzipped(t, files{"bin/sh*": "#!", "opt/curl*": "#!"}))
+	got, err := b.Import(t.Context(), Source{Path: ociFolder(t, image)}, nil)
+	require.NoError(t, err)
+	tree := treeOf(t, got.Image)
+	assert.Equal(t, agentProgram, tree.Lstat("bin/ss").Target)
+	assert.Nil(t, tree.Lstat("bin/curl"))
+}
+
+func TestAnImportRemovesWhatAKilledOneLeft(t *testing.T) {
+	b := Builder{Dir: t.TempDir()}
+	left := filepath.Join(b.Dir, "build", "oci-00000000000000000000000000000000")
+	require.NoError(t, os.MkdirAll(left, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(left, "spool"), []byte("x"), 0o600))
+	_, err := b.Import(t.Context(), Source{Path: ociFolder(t, imageOfLayers(t, v1.Config{}, gzipped(t, files{"a": "b"})))}, nil)
+	require.NoError(t, err)
+	assertNothingLeft(t, b.Dir)
+}
+
 func ociFolder(t testing.TB, image v1.Image) string {
 	t.Helper()
 	dir := t.TempDir()

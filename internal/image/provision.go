@@ -354,20 +354,24 @@ const agentProgram = "/.tombolo/agent"
 
 // addTools adds those that the image lacks.
 func addTools(tree *rootfs.Tree, env []string) error {
-	folders := strings.Split("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", ":")
+	folders := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	to := "/usr/bin"
 	for _, v := range env {
-		if list, ok := strings.CutPrefix(v, "PATH="); ok {
-			folders = append(folders, strings.Split(list, ":")...)
+		list, ok := strings.CutPrefix(v, "PATH=")
+		own := slices.DeleteFunc(strings.Split(list, ":"), func(dir string) bool { return !path.IsAbs(dir) })
+		if ok && len(own) > 0 && !slices.Contains(own, to) {
+			to = own[len(own)-1] // or nobody would find them
 		}
+		folders = append(folders, own...)
 	}
 	for _, tool := range tools {
 		has := slices.ContainsFunc(folders, func(dir string) bool {
-			return path.IsAbs(dir) && tree.Lstat(path.Join(dir, tool)) != nil
+			return tree.Lstat(path.Join(dir, tool)) != nil
 		})
 		if has {
 			continue
 		}
-		if err := tree.Symlink(agentProgram, "/usr/bin/"+tool); err != nil {
+		if err := tree.Symlink(agentProgram, path.Join(to, tool)); err != nil {
 			return err
 		}
 	}
