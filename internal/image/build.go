@@ -36,6 +36,7 @@ var dpkgOptions = []string{
 	"path-exclude=/usr/share/doc/*",
 	"path-include=/usr/share/doc/*/copyright",
 	"path-exclude=/usr/share/man/*",
+	"path-include=/usr/share/man/man[1-9]", // without these folders Java does not install
 	"path-exclude=/usr/share/info/*",
 	"path-exclude=/usr/share/lintian/*",
 	"path-exclude=/usr/share/locale/*",
@@ -107,6 +108,7 @@ func (b *build) packages(ctx context.Context) error {
 	return b.inside(ctx, "installing Debian packages", `
 		printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 		chmod 755 /usr/sbin/policy-rc.d
+		mkdir -p /usr/share/man/man1 # a parent may lack it, and Java does not install without
 		apt-get -q update
 		apt-get -q -y --no-install-recommends install `+quoteAll(b.recipe.Packages)+`
 		rm /usr/sbin/policy-rc.d`)
