@@ -222,8 +222,32 @@ func (s *Server) language(name string) (string, error) {
 	if _, ok := s.starters[known]; ok {
 		return known, nil
 	}
-	have := strings.Join(slices.Sorted(maps.Keys(s.starters)), ", ")
-	return "", &userError{400, fmt.Sprintf("language %.40q is not available in this sandbox; it has: %s", name, have)}
+	env := s.opts.Env()
+	if _, language, err, ok := s.findSpec(known, env); ok {
+		if err != nil {
+			return "", &userError{400, fmt.Sprintf("language %.40q is not available in this sandbox: %v", name, err)}
+		}
+		return language, nil
+	}
+	have := slices.Sorted(maps.Keys(s.starters))
+	have = append(have, s.specLanguages(env)...)
+	return "", &userError{400, fmt.Sprintf("language %.40q is not available in this sandbox; it has: %s", name, strings.Join(have, ", "))}
+}
+
+// starter starts kernels of a language that [Server.language] has named. A
+// language of our own drivers comes before Jupyter's kernels of that name.
+func (s *Server) starter(language string) (starter, error) {
+	if own, ok := s.starters[language]; ok {
+		return own, nil
+	}
+	spec, _, err, ok := s.findSpec(language, s.opts.Env())
+	if err != nil {
+		return nil, fmt.Errorf("start the kernel %s: %w", language, err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("start the kernel %s: its kernel.json is no longer there", language)
+	}
+	return jupyter{spawner: s.opts.Spawner, spec: spec}, nil
 }
 
 func homeOrRoot() string {

@@ -55,7 +55,24 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, c *codeContext,
 		out.send(bareLine{"end_of_execution"})
 		return
 	}
+	if err := refused(k, req.EnvVars); err != nil {
+		if !out.begun {
+			s.fail(w, r, err)
+			return
+		}
+		out.send(errorLine{"error", "EnvironmentError", err.Error(), err.Error()})
+		out.send(bareLine{"end_of_execution"})
+		return
+	}
 	s.follow(ctx, c, k, k.execute(req.Code, req.EnvVars), out)
+}
+
+// refused says why a kernel cannot be given variables for one run; nil when it can.
+func refused(k driver, env map[string]string) error {
+	if r, ok := k.(interface{ refuses(map[string]string) error }); ok {
+		return r.refuses(env)
+	}
+	return nil
 }
 
 // waitTurn queues for the context; false when the client left the queue.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -181,7 +180,7 @@ func spawnWithPipes(spawner *spawn.Spawner, path string, argv []string, dir stri
 
 // maxMessage bounds one message of a kernel, bytes. What is larger is left out,
 // and the run is told.
-const maxMessage = maxFrame
+const maxMessage = 32 << 20
 
 const (
 	dialEvery = 10 * time.Millisecond

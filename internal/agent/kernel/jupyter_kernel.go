@@ -49,6 +49,7 @@ type jupyterKernel struct {
 	// loop
 	run     *jupyterRun
 	applied map[string]string // the variables that code sees now
+	count   int64             // of the callers' runs
 	told    bool              // a client knows the process's reason
 	grace   *time.Timer       // runs while one of two words of a run's end is missing
 }
@@ -65,8 +66,9 @@ type jupyterRun struct {
 	want      map[string]string
 	replied   bool
 	idle      bool
-	failed    bool   // the request has, and why
+	failed    bool // the request has, and why
 	why       string
+	held      *event // a value that is the run's if nothing follows
 }
 
 func (k *jupyterKernel) execute(code string, env map[string]string) <-chan event {
@@ -186,6 +188,10 @@ func (k *jupyterKernel) step() bool {
 
 // begin sends a run to the kernel, after what it has to be told first.
 func (k *jupyterKernel) begin() {
+	for _, p := range k.pipes {
+		k.read(p) // of before, for nobody
+		p.tail = nil
+	}
 	k.mu.Lock()
 	k.run, k.next = k.next, nil
 	code := k.prepareLocked(k.run)
@@ -193,6 +199,13 @@ func (k *jupyterKernel) begin() {
 	if k.run.preparing = code != ""; k.run.preparing {
 		k.send(code, true)
 		return
+	}
+	k.sendCode()
+}
+
+func (k *jupyterKernel) sendCode() {
+	if !k.run.hide {
+		k.count++
 	}
 	k.send(k.run.code, k.run.hide)
 }
@@ -323,9 +336,12 @@ func (k *jupyterKernel) takePublished(m jupyterMessage) {
 	if !ok {
 		return
 	}
-	if e.Kind == eventError {
+	switch e.Kind {
+	case eventError:
 		k.fail(e)
 		return
+	case eventCount: // some kernels count what is hidden too
+		e.Count = k.count
 	}
 	k.put(e)
 }
@@ -343,9 +359,35 @@ func (k *jupyterKernel) fail(e event) {
 // put shows an event of the caller's code. What is printed between runs nobody
 // hears.
 func (k *jupyterKernel) put(e event) {
-	if k.run != nil && !k.run.preparing && !k.run.hide {
-		k.run.box.put(e)
+	r := k.run
+	if r == nil || r.preparing || r.hide {
+		return
 	}
+	k.letGo(false)
+	if k.syntax.values && e.Kind == eventResult && !isPicture(e) {
+		r.held = &e
+		return
+	}
+	r.box.put(e)
+}
+
+// letGo shows a value that was kept back until it was known whether another
+// event follows.
+func (k *jupyterKernel) letGo(last bool) {
+	if r := k.run; r.held != nil {
+		r.held.Main = last
+		r.box.put(*r.held)
+		r.held = nil
+	}
+}
+
+func isPicture(e event) bool {
+	for mime := range e.Bundle {
+		if strings.HasPrefix(mime, "image/") || mime == "application/pdf" {
+			return true
+		}
+	}
+	return false
 }
 
 // graceTime is how long one of the two words that a request is over, the reply
@@ -375,9 +417,10 @@ func (k *jupyterKernel) over() {
 	case r.preparing:
 		r.preparing = false
 		k.applied = r.want
-		k.send(r.code, r.hide)
+		k.sendCode()
 		return
 	}
+	k.letGo(!r.failed)
 	for _, p := range k.pipes {
 		k.read(p)
 		k.flush(p)
@@ -394,6 +437,7 @@ func (k *jupyterKernel) over() {
 
 // close ends the open run.
 func (k *jupyterKernel) close(last event) {
+	k.letGo(false)
 	k.run.box.put(last)
 	k.run.box.close()
 	k.run = nil
@@ -460,11 +504,11 @@ func (k *jupyterKernel) finish() {
 		k.run = k.next
 	}
 	k.mu.Unlock()
+	k.release()
+	close(k.ended) // before the client hears of it: its next run is for another kernel
 	if k.run != nil {
 		k.close(event{Kind: eventDied, Value: epitaph(k.process)})
 	}
-	k.release()
-	close(k.ended)
 }
 
 // release closes what the agent has of the kernel.

@@ -38,31 +38,36 @@ type kernelSpec struct {
 }
 
 // findSpec returns the spec that a caller means by name, and the name of the
-// context it is for. A name is that of a spec, or of a language: then the first
-// spec of that language is meant. ok is false when there is none.
-func findSpec(name string, env []string) (spec kernelSpec, language string, err error, ok bool) {
+// context it is for. A name is that of a language, whose first spec is meant, or
+// of a spec. The error says why the one that is meant cannot be used; ok is false
+// when there is none.
+func (s *Server) findSpec(name string, env []string) (spec kernelSpec, language string, err error, ok bool) {
 	specs := readSpecs(env)
-	for _, s := range specs {
-		if s.err == nil && strings.EqualFold(s.Language, name) {
-			return s.kernelSpec, strings.ToLower(name), nil, true
+	for _, f := range specs {
+		if f.err == nil && strings.EqualFold(f.Language, name) {
+			return f.kernelSpec, s.languageOf(f.kernelSpec, specs), nil, true
 		}
 	}
-	for _, s := range specs {
-		if !strings.EqualFold(s.name, name) {
-			continue
+	for _, f := range specs {
+		if strings.EqualFold(f.name, name) {
+			return f.kernelSpec, s.languageOf(f.kernelSpec, specs), f.err, true
 		}
-		return s.kernelSpec, languageOf(s.kernelSpec, specs), s.err, true
 	}
 	return kernelSpec{}, "", nil, false
 }
 
-// languageOf is the language of a spec that its language means, and its own
-// name for any other: so a spec has one default context by whatever name.
-func languageOf(spec kernelSpec, specs []specFile) string {
-	for _, s := range specs {
-		if s.err == nil && s.Language != "" && strings.EqualFold(s.Language, spec.Language) {
-			if s.dir == spec.dir {
-				return strings.ToLower(spec.Language)
+// languageOf is the language of a spec that is the first of it, and the own name
+// of any other, and of one whose language has a driver of ours. So each spec has
+// one default context, by whatever name it is asked for.
+func (s *Server) languageOf(spec kernelSpec, specs []specFile) string {
+	language := strings.ToLower(spec.Language)
+	if _, ours := s.starters[language]; ours || language == "" {
+		return strings.ToLower(spec.name)
+	}
+	for _, f := range specs {
+		if f.err == nil && strings.EqualFold(f.Language, language) {
+			if f.dir == spec.dir {
+				return language
 			}
 			break
 		}
@@ -70,14 +75,15 @@ func languageOf(spec kernelSpec, specs []specFile) string {
 	return strings.ToLower(spec.name)
 }
 
-// specLanguages are the names by which [findSpec] finds a usable kernel, one for
-// each.
-func specLanguages(env []string) []string {
+// specLanguages are the names by which [Server.findSpec] finds usable kernels,
+// one for each.
+func (s *Server) specLanguages(env []string) []string {
 	specs := readSpecs(env)
 	names := map[string]bool{}
-	for _, s := range specs {
-		if s.err == nil {
-			names[languageOf(s.kernelSpec, specs)] = true
+	for _, f := range specs {
+		name := s.languageOf(f.kernelSpec, specs)
+		if _, ours := s.starters[name]; !ours && f.err == nil {
+			names[name] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(names))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -19,6 +20,9 @@ type syntax struct {
 	// started says that a kernel's start gives its code the variables. Else it
 	// is told them all before the first run.
 	started bool
+	// values says that a kernel displays the values of its code, so that the last
+	// one is to be told from what code displays by itself.
+	values bool
 	// first is code that has what every run needs loaded.
 	first string
 }
@@ -28,7 +32,7 @@ type syntax struct {
 // and none for one run.
 var syntaxes = map[string]syntax{
 	"python": {variables: pythonVariables, seed: pythonSeed, started: true, first: "1"},
-	"r":      {variables: rVariables, seed: rSeed, started: true, first: "1"},
+	"r":      {variables: rVariables, seed: rSeed, started: true, values: true, first: "1"},
 	"bash":   {variables: bashVariables, seed: bashSeed, started: true, first: ":"},
 	// A JVM cannot change its environment: as upstream, they are system properties.
 	"java": {variables: javaVariables, first: "1"},
@@ -144,3 +148,9 @@ func javaString(s string) string {
 	}
 	return `String.join("", ` + strings.Join(pieces, ", ") + `)`
 }
+
+// shellName is what a shell can have as the name of a variable. Others reach
+// programs only by the environment of a kernel's start.
+var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

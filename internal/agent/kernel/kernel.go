@@ -160,7 +160,11 @@ func (s *Server) kernel(ctx context.Context, c *codeContext) (driver, error) {
 	s.mu.Lock()
 	before := s.generation
 	s.mu.Unlock()
-	k, err := s.starters[c.language].start(ctx, c.dir, s.opts.Env())
+	language, err := s.starter(c.language)
+	if err != nil {
+		return nil, err
+	}
+	k, err := language.start(ctx, c.dir, s.opts.Env())
 	if err != nil {
 		return nil, err
 	}

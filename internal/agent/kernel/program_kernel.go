@@ -54,7 +54,7 @@ func (k *programKernel) execute(code string, env map[string]string) <-chan event
 	defer k.writing.Unlock()
 	if k.broken {
 		events := make(chan event, 1)
-		events <- event{Kind: eventDied, Value: k.epitaph()}
+		events <- event{Kind: eventDied, Value: epitaph(k.process)}
 		close(events)
 		return events
 	}
@@ -144,7 +144,7 @@ func (k *programKernel) await(ctx context.Context, answer <-chan error) error {
 	case err := <-answer: // it said why before it ended
 		return err
 	default:
-		return errors.New(k.epitaph())
+		return errors.New(epitaph(k.process))
 	}
 }
 
@@ -224,17 +224,4 @@ func (k *programKernel) watch() {
 	if k.socket >= 0 {
 		_ = unix.Shutdown(k.socket, unix.SHUT_RDWR)
 	}
-}
-
-// epitaph says how the kernel ended; call it after its end.
-func (k *programKernel) epitaph() string {
-	status, _ := k.process.Status()
-	how := fmt.Sprintf("it exited with code %d", status.ExitStatus())
-	if status.Signaled() {
-		how = fmt.Sprintf("it was ended by signal %d (%s)", int(status.Signal()), status.Signal())
-	}
-	if reason := k.process.Reason(); reason != "" {
-		how += ": " + reason
-	}
-	return "the kernel died: " + how
 }

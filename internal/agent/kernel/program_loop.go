@@ -40,12 +40,12 @@ func (k *programKernel) loop() {
 	k.writing.Unlock()
 
 	if !l.ready {
-		answer(k.ready, fmt.Errorf("%s; it wrote: %q", k.epitaph(), l.early))
+		answer(k.ready, fmt.Errorf("%s; it wrote: %q", epitaph(k.process), l.early))
 	}
 	close(k.ended)
 	l.takeRun()
 	if l.events != nil {
-		l.events <- event{Kind: eventDied, Value: k.epitaph()}
+		l.events <- event{Kind: eventDied, Value: epitaph(k.process)}
 		close(l.events)
 	}
 }

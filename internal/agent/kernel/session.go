@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
 
 // killSession ends every process of a session. Processes that start while it
@@ -50,4 +52,17 @@ func inSession(name string, sid int) (pid int, ok bool) {
 		return 0, false
 	}
 	return pid, true
+}
+
+// epitaph says how the kernel ended; call it after its end.
+func epitaph(p *spawn.Process) string {
+	status, _ := p.Status()
+	how := fmt.Sprintf("it exited with code %d", status.ExitStatus())
+	if status.Signaled() {
+		how = fmt.Sprintf("it was ended by signal %d (%s)", int(status.Signal()), status.Signal())
+	}
+	if reason := p.Reason(); reason != "" {
+		how += ": " + reason
+	}
+	return "the kernel died: " + how
 }

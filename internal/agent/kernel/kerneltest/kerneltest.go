@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Python is an interpreter with IPython, numpy, pandas, matplotlib, seaborn and
-// Pillow, and with E2B's e2b_charts, which our charts are compared with:
+// Python is an interpreter with IPython, ipykernel, numpy, pandas, matplotlib,
+// seaborn and Pillow, and with E2B's e2b_charts, which our charts are compared with:
 // $TOMBOLO_TEST_PYTHON, or a virtual environment in the checkout made once.
 var Python = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("TOMBOLO_TEST_PYTHON"); path != "" {
@@ -22,8 +22,8 @@ var Python = sync.OnceValues(func() (string, error) {
 	}
 	root := filepath.Join(top, ".tombolo", "kernel-venv")
 	python := filepath.Join(root, "bin", "python3")
-	packages := []string{"ipython", "matplotlib-inline", "numpy", "pandas", "matplotlib", "seaborn", "pillow", "e2b-charts"}
-	if exec.Command(python, "-c", "import IPython, matplotlib_inline, numpy, pandas, matplotlib, seaborn, PIL, e2b_charts").Run() == nil {
+	packages := []string{"ipython", "matplotlib-inline", "ipykernel", "numpy", "pandas", "matplotlib", "seaborn", "pillow", "e2b-charts"}
+	if exec.Command(python, "-c", "import IPython, matplotlib_inline, ipykernel, numpy, pandas, matplotlib, seaborn, PIL, e2b_charts").Run() == nil {
 		return python, nil
 	}
 	if out, err := exec.Command("python3", "-m", "venv", root).CombinedOutput(); err != nil {
