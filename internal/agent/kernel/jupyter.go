@@ -311,8 +311,11 @@ type jupyterInput struct {
 // receive hands on what comes by one socket, until its end.
 func (k *jupyterKernel) receive(c *zmtp.Conn, from socket) {
 	defer k.readers.Done()
+	waiting := newBacklog()
+	go waiting.fill(c)
+	defer waiting.abandon()
 	for {
-		frames, err := c.Receive()
+		frames, err := waiting.next()
 		in := jupyterInput{from: from, err: err}
 		if err == nil {
 			if in.jupyterMessage, err = k.session.parse(frames); err != nil {

@@ -63,6 +63,7 @@ func New(opts Options) *Server {
 	return &Server{
 		opts: opts,
 		starters: map[string]starter{
+			"bash":       bash{spawner: opts.Spawner},
 			"python":     &python{spawner: opts.Spawner, path: opts.Python},
 			"javascript": &javascript{spawner: opts.Spawner, path: opts.Node, language: "javascript"},
 			"typescript": &javascript{spawner: opts.Spawner, path: opts.Node, language: "typescript"},

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -30,7 +31,8 @@ const programPath = "/proc/self/fd/5"
 //
 //	0  /dev/null
 //	1  a pipe: output of child processes and native code; likewise 2
-//	3  a stream socket: one JSON object a line, requests in, frames out
+//	3  a stream socket: one JSON object a line, requests in (unless encode
+//	   says how), frames out
 //	4  a pipe: one byte for each "sync" frame the agent has dealt with
 //	5  the text
 //	6  a pipe, for a program that stops itself: one byte for each interrupt
@@ -43,6 +45,10 @@ type program struct {
 	defaults map[string]string // variables the kernel has unless the sandbox sets them
 	// interrupts gives it descriptor 6. Without, an interrupt is a SIGINT.
 	interrupts bool
+	// encode writes a request for a program that cannot read JSON, without the
+	// last line end.
+	encode func(request) ([]byte, error)
+	group  bool // an interrupt is for the children too: it waits for them
 }
 
 // start returns an idle kernel.
@@ -136,9 +142,14 @@ func (p program) spawn(dir string, env []string) (*programKernel, error) {
 		return nil, fmt.Errorf("run %s in %s: %w", p.path, dir, err)
 	}
 	keep = true
+	if p.encode == nil {
+		p.encode = func(r request) ([]byte, error) { return json.Marshal(r) }
+	}
 	k := &programKernel{
 		process:    process,
 		defaults:   p.defaults,
+		encode:     p.encode,
+		group:      p.group,
 		out:        &outputPipe{fd: mine[0], kind: eventStdout},
 		err:        &outputPipe{fd: mine[1], kind: eventStderr},
 		socket:     mine[2],

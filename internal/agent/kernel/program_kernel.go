@@ -3,7 +3,6 @@ package kernel
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -21,6 +20,8 @@ import (
 type programKernel struct {
 	process  *spawn.Process
 	defaults map[string]string // variables the kernel has unless the sandbox sets them
+	encode   func(request) ([]byte, error)
+	group    bool // an interrupt is for the children too
 
 	out        *outputPipe
 	err        *outputPipe
@@ -94,7 +95,7 @@ const maxUnread = 64 << 10
 // sendOrHold sends at once, or keeps the request for the next run when a busy
 // kernel has much to read already. Of each kind the last one counts.
 func (k *programKernel) sendOrHold(r request) error {
-	data, err := json.Marshal(r)
+	data, err := k.encode(r)
 	if err != nil {
 		return err
 	}
@@ -150,13 +151,28 @@ func (k *programKernel) await(ctx context.Context, answer <-chan error) error {
 
 func (k *programKernel) interrupt(everything bool) {
 	var err error
-	if k.interrupts >= 0 {
+	switch {
+	case k.interrupts >= 0:
 		err = k.writeInterrupt()
-	} else {
+	case k.group: // a second signal might hit what follows the first
+		everything = true
+	default:
 		err = k.process.Signal(syscall.SIGINT)
 	}
-	if err == nil && everything {
+	if err == nil && everything && k.alive() {
 		_ = syscall.Kill(-k.process.PID, syscall.SIGINT)
+	}
+	if k.group {
+		_ = k.send(request{Op: "interrupted"}) // a failure ends it
+	}
+}
+
+func (k *programKernel) alive() bool {
+	select {
+	case <-k.process.Done():
+		return false
+	default:
+		return true
 	}
 }
 
@@ -194,7 +210,7 @@ func (k *programKernel) send(r request) error {
 }
 
 func (k *programKernel) sendLocked(r request) error {
-	data, err := json.Marshal(r)
+	data, err := k.encode(r)
 	if err != nil {
 		return err
 	}
