@@ -176,7 +176,7 @@ func TestSpecsThatAreNoKernels(t *testing.T) {
 		"mode":    {400, `unknown interrupt_mode, "shout"`},
 		"nowhere": {500, "has no program no-such-program"},
 		"mute":    {500, "cannot load the library"},
-		"cobol":   {400, "python, mute, nowhere, plain"},
+		"cobol":   {400, "typescript, mute, nowhere, plain"},
 	} {
 		status, answer := b.ask("POST", "/execute", fmt.Sprintf(`{"code":"1","language":%q}`, name), "")
 		require.Equal(t, c.status, status, "%s: %s", name, answer)
