@@ -633,10 +633,6 @@ func (s *stageReading) startCommand() string {
 	return ""
 }
 
-// startTime is how long a start command without a check of its own is given, as
-// E2B's clients do.
-const startTime = "sleep 20"
-
 // finish says what sandboxes of the template begin as: unless the Dockerfile says
 // so, as user in /home/user, as with E2B's clients.
 func (r *reading) finish() {
@@ -650,10 +646,7 @@ func (r *reading) finish() {
 	}
 	r.out.Plan.StartCmd = last.startCommand()
 	if r.out.Plan.StartCmd != "" {
-		r.out.Plan.ReadyCmd = startTime
-		if last.health != "" {
-			r.out.Plan.ReadyCmd = last.health
-		}
+		r.out.Plan.ReadyCmd = last.health
 	}
 }
 

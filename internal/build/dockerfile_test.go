@@ -83,7 +83,7 @@ func TestDockerfiles(t *testing.T) {
 		"a usual one": {
 			text: "FROM python:3.13-slim\nWORKDIR /app\nENV A=1 B=\"two words\" PATH=/opt/bin:$PATH\nRUN pip install \\\n  flask\nUSER app\nEXPOSE 80\nCMD [\"python\", \"-m\", \"app one\"]",
 			want: []string{"1: image python:3.13-slim", "WORKDIR /app", `ENV A=1 B="two words" PATH=/opt/bin:$PATH`,
-				`RUN "/bin/sh" "-c" "pip install   flask"`, "USER by app", "start python -m 'app one'", "ready sleep 20",
+				`RUN "/bin/sh" "-c" "pip install   flask"`, "USER by app", "start python -m 'app one'", "ready ",
 				"Dockerfile, line 7: EXPOSE says nothing to a sandbox, whose every port can be reached"},
 		},
 		"without USER and WORKDIR it is as with E2B's clients": {
@@ -126,15 +126,15 @@ func TestDockerfiles(t *testing.T) {
 		},
 		"entrypoint of the shell": {
 			text: "FROM a\nENTRYPOINT exec serve\nCMD [\"x\"]\nHEALTHCHECK NONE",
-			want: append(append([]string{"1: image a"}, asUser...), "start exec serve", "ready sleep 20"),
+			want: append(append([]string{"1: image a"}, asUser...), "start exec serve", "ready "),
 		},
 		"entrypoint with a command of the shell": {
 			text: "FROM a AS b\nCMD echo $X\nFROM b\nENTRYPOINT [\"e\"]\nCMD echo $X",
-			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start e /bin/sh -c 'echo $X'", "ready sleep 20"),
+			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start e /bin/sh -c 'echo $X'", "ready "),
 		},
 		"an entrypoint takes an inherited command away": {
 			text: "FROM a AS b\nCMD one\nFROM b\nENTRYPOINT [\"e\"]",
-			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start e", "ready sleep 20"),
+			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start e", "ready "),
 		},
 		"what is left out": {
 			text: "FROM --platform=linux/amd64 a\nLABEL x=y\nMAINTAINER z\nVOLUME /v\nSTOPSIGNAL 9\nONBUILD RUN x\nUSER a:b\nRUN --mount=type=cache,target=/c true",

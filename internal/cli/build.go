@@ -42,8 +42,8 @@ func (f *planFlags) add(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.args, "build-arg", nil, "NAME=VALUE of an ARG of the Dockerfile; NAME alone takes it from the environment")
 	flags.StringVar(&f.target, "target", "", "stage of the Dockerfile to build")
 	flags.IntVar(&f.cpus, "cpus", 0, "processors of the template's sandboxes (default 2)")
-	flags.StringVar(&f.memory, "memory", "", "their memory, such as 2G (default 1G)")
-	flags.StringVar(&f.disk, "disk", "", "what they may write (default 10G)")
+	flags.StringVar(&f.memory, "memory", "", "their memory, such as 2GiB (default 1GiB)")
+	flags.StringVar(&f.disk, "disk", "", "what they may write (default 10GiB)")
 	flags.StringVar(&f.start, "start", "", "command that is running already when a sandbox starts (default: the Dockerfile's)")
 	flags.StringVar(&f.ready, "ready", "", "command that succeeds when the start command is ready")
 	flags.BoolVar(&f.noCache, "no-cache", false, "run every step again")
@@ -181,11 +181,7 @@ func (f *planFlags) logins() (build.LoginFor, error) {
 	}
 	given := &image.Login{User: f.user, Password: strings.TrimRight(password, "\r\n")}
 	return func(reference string) (*image.Login, error) {
-		ref, err := name.ParseReference(reference)
-		if err != nil {
-			return nil, err
-		}
-		if ref.Context().RegistryStr() == registry {
+		if ref, err := name.ParseReference(reference); err == nil && ref.Context().RegistryStr() == registry {
 			return given, nil
 		}
 		return storedLogin(reference)
@@ -196,7 +192,7 @@ func (f *planFlags) logins() (build.LoginFor, error) {
 func storedLogin(reference string) (*image.Login, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
-		return nil, err
+		return nil, nil // the import tells what is wrong with it
 	}
 	found, err := authn.DefaultKeychain.Resolve(ref.Context().Registry)
 	if err != nil {

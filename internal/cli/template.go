@@ -96,7 +96,7 @@ With --file a template is built from a Dockerfile, which copies files from CONTE
 Docker is needed. With --image or --archive a template is made of an image.`, strings.Join(image.Recipes(), ", "), build.TemplatePrefix),
 		Example: `  tombolo template build base
   tombolo template build -f Dockerfile --name web .
-  tombolo template build --image node:24 --name node --memory 2G`,
+  tombolo template build --image node:24 --name node --memory 2GiB`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, recipes []string) error {
 			if plan.given() {
