@@ -91,7 +91,7 @@ in it; --size is what may be in it, and stays what it is.`,
 			if key == "" {
 				return errors.New("there is no key \"default\" to own the volume: `tombolo serve` makes it when it is first started")
 			}
-			v, err := core.manager.CreateVolume(ctx, key, args[0], int64(size))
+			v, err := core.manager.CreateVolume(ctx, key, sandbox.Quota{}, args[0], int64(size))
 			if err != nil {
 				return err
 			}

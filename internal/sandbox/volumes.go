@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -63,8 +62,9 @@ type VolumeMount struct {
 // at once.
 type Volumes interface {
 	// CreateVolume makes one; sizeBytes 0 is the default. *InvalidError for a name or
-	// size that cannot be or is taken, *LimitError when the key has MaxVolumes.
-	CreateVolume(ctx context.Context, keyID, name string, sizeBytes int64) (store.Volume, error)
+	// size that cannot be or is taken, and when there are MaxVolumes; *LimitError when
+	// the sizes of the key's volumes would be more than its quota of disk.
+	CreateVolume(ctx context.Context, keyID string, q Quota, name string, sizeBytes int64) (store.Volume, error)
 	// DeleteVolume removes one and all that is in it. ErrVolumeNotFound, or a
 	// *VolumeInUseError while a sandbox has it, running or paused.
 	DeleteVolume(ctx context.Context, id string) error
@@ -80,7 +80,7 @@ var _ Volumes = (*Manager)(nil)
 var volumeName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`) // E2B's
 
 // CreateVolume implements Volumes.
-func (m *Manager) CreateVolume(ctx context.Context, keyID, name string, sizeBytes int64) (store.Volume, error) {
+func (m *Manager) CreateVolume(ctx context.Context, keyID string, q Quota, name string, sizeBytes int64) (store.Volume, error) {
 	if sizeBytes == 0 {
 		sizeBytes = m.config.VolumeSize
 	}
@@ -90,7 +90,7 @@ func (m *Manager) CreateVolume(ctx context.Context, keyID, name string, sizeByte
 	case sizeBytes < volume.MinSize || sizeBytes > volume.MaxSize:
 		return store.Volume{}, &InvalidError{fmt.Sprintf("a volume has %d to %d MiB, not %d", volume.MinSize>>20, volume.MaxSize>>20, sizeBytes>>20)}
 	}
-	release, err := m.volumes.Hold(false)
+	release, err := m.volumes.Hold(true)
 	if err != nil {
 		return store.Volume{}, err
 	}
@@ -98,13 +98,16 @@ func (m *Manager) CreateVolume(ctx context.Context, keyID, name string, sizeByte
 	v := store.Volume{
 		ID: newID()[1:], Name: name, KeyID: keyID, Token: newToken(), SizeBytes: sizeBytes, CreatedAt: time.Now().UTC(),
 	}
+	if err := m.mayAddVolume(ctx, keyID, q, sizeBytes); err != nil {
+		return store.Volume{}, err
+	}
 	// The record comes first, so that a name that is taken makes nothing.
 	err = m.config.Store.AddVolume(ctx, v, MaxVolumes)
 	switch {
 	case errors.Is(err, store.ErrExists):
 		return store.Volume{}, &InvalidError{fmt.Sprintf("there is a volume of the name %q already", name)}
 	case errors.Is(err, store.ErrFull):
-		return store.Volume{}, &LimitError{What: "volumes", Limit: strconv.Itoa(MaxVolumes)}
+		return store.Volume{}, &InvalidError{fmt.Sprintf("the key has %d volumes, and more are not possible: delete some", MaxVolumes)}
 	case err != nil:
 		return store.Volume{}, err
 	}
@@ -112,6 +115,25 @@ func (m *Manager) CreateVolume(ctx context.Context, keyID, name string, sizeByte
 		return store.Volume{}, errors.Join(err, m.config.Store.DeleteVolume(context.WithoutCancel(ctx), v.ID))
 	}
 	return v, nil
+}
+
+// mayAddVolume checks the quota. Volumes are held, so that no two share the last
+// place.
+func (m *Manager) mayAddVolume(ctx context.Context, keyID string, q Quota, sizeBytes int64) error {
+	if q.DiskBytes <= 0 {
+		return nil
+	}
+	volumes, err := m.config.Store.Volumes(ctx, keyID)
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		sizeBytes += v.SizeBytes
+	}
+	if sizeBytes > q.DiskBytes {
+		return &LimitError{What: "of disk in volumes", Limit: mebibytes(q.DiskBytes), Flag: "max-disk"}
+	}
+	return nil
 }
 
 // DeleteVolume implements Volumes.

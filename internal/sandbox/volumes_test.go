@@ -23,7 +23,7 @@ const volumesKey = "key-of-volumes"
 
 func makeVolume(t *testing.T, w *sandboxtest.World, name string) store.Volume {
 	t.Helper()
-	v, err := w.Manager.CreateVolume(t.Context(), volumesKey, name, volume.MinSize)
+	v, err := w.Manager.CreateVolume(t.Context(), volumesKey, sandbox.Quota{}, name, volume.MinSize)
 	require.NoError(t, err)
 	return v
 }
@@ -166,14 +166,21 @@ func TestVolumesThatCannotBe(t *testing.T) {
 	for name, size := range map[string]int64{
 		"": 0, "a b": 0, "ä": 0, "../a": 0, strings.Repeat("n", sandbox.MaxVolumeName+1): 0, "taken": 0, "small": 1, "large": 1 << 62,
 	} {
-		_, err := w.Manager.CreateVolume(t.Context(), volumesKey, name, size)
+		_, err := w.Manager.CreateVolume(t.Context(), volumesKey, sandbox.Quota{}, name, size)
 		invalid := (*sandbox.InvalidError)(nil)
 		require.ErrorAs(t, err, &invalid, "%q %d", name, size)
 	}
-	v, err := w.Manager.CreateVolume(t.Context(), "another", "taken", 0)
+	v, err := w.Manager.CreateVolume(t.Context(), "another", sandbox.Quota{}, "taken", 0)
 	require.NoError(t, err, "names are a key's own")
 	require.EqualValues(t, volume.DefaultSize, v.SizeBytes)
 	require.Less(t, w.Manager.VolumeDiskBytes(v.ID), int64(16<<20), "it takes what is in it")
+
+	quota := sandbox.Quota{DiskBytes: 3 * volume.MinSize / 2}
+	_, err = w.Manager.CreateVolume(t.Context(), "third", quota, "one", volume.MinSize)
+	require.NoError(t, err)
+	_, err = w.Manager.CreateVolume(t.Context(), "third", quota, "two", volume.MinSize)
+	limit := (*sandbox.LimitError)(nil)
+	require.ErrorAs(t, err, &limit)
 }
 
 func TestVolumeOverPausesForksAndSnapshots(t *testing.T) {
@@ -290,7 +297,7 @@ func volumesChild(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	v, err := w.Manager.CreateVolume(ctx, volumesKey, "kept", volume.MinSize)
+	v, err := w.Manager.CreateVolume(ctx, volumesKey, sandbox.Quota{}, "kept", volume.MinSize)
 	if err != nil {
 		return err
 	}

@@ -99,8 +99,8 @@ func Check() error {
 	return nil
 }
 
-// Hold keeps volumes from being made and removed meanwhile: shared by those who make
-// one or begin to use one, exclusive for who removes some. It holds for other
+// Hold keeps volumes from being made and removed meanwhile: shared by those who
+// begin to use one, exclusive for who makes or removes one. It holds for other
 // processes too.
 func (v *Volumes) Hold(exclusive bool) (release func(), err error) {
 	how := unix.LOCK_SH
