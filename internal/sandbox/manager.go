@@ -233,7 +233,11 @@ func (m *Manager) close(each func(s *sandbox) error) error {
 		wait.Go(func() { errs[i] = each(s) })
 	}
 	wait.Wait()
-	return errors.Join(append(errs, m.volumes.Rest(), m.agentHeld.Close())...)
+	held := m.agentHeld.Close()
+	if errors.Is(held, os.ErrClosed) { // a server leaves, and then closes
+		held = nil
+	}
+	return errors.Join(append(errs, m.volumes.Rest(), held)...)
 }
 
 // letGo forgets a sandbox, running or paused, that stays for the next manager.
