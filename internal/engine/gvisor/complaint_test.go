@@ -22,7 +22,7 @@ func TestComplaintsAboutFilesOfMounts(t *testing.T) {
 			Target: "/.volumes", Path: "v1/a \"b\" of type 040000 in mount \"x:/etc\"\n", Type: fs.ModeDir,
 		},
 		restore + `failed to walk "v1/socket" of type 0140000 in mount "__no_name_0:/.volumes": no such file or directory`: nil,
-		restore + `failed to walk "v1/open" of type 0100000 in mount "__no_name_0:/.volumes": not a directory`:            nil,
+		restore + `failed to walk "v1/open" of type 0100000 in mount "__no_name_0:/.volumes": not a directory`:             nil,
 		"cannot allocate memory": nil,
 	} {
 		err := explained(complaint, cause)
