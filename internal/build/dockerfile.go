@@ -219,12 +219,8 @@ func (r *reading) chooseStages() error {
 				return err
 			}
 		}
-		for _, command := range stage.Commands {
-			copying, ok := command.(*instructions.CopyCommand)
-			if !ok || copying.From == "" {
-				continue
-			}
-			if before, ok := r.stageNamed(copying.From, index); ok {
+		for _, name := range copiedFrom(stage.Commands) {
+			if before, ok := r.stageNamed(name, index); ok {
 				if err := visit(before); err != nil {
 					return err
 				}
@@ -242,6 +238,22 @@ func (r *reading) chooseStages() error {
 		}
 	}
 	return nil
+}
+
+// copiedFrom are the names that --from has in the commands of a stage.
+func copiedFrom(commands []instructions.Command) []string {
+	var names []string
+	for _, command := range commands {
+		switch c := command.(type) {
+		case *instructions.CopyCommand:
+			names = append(names, c.From)
+		case *instructions.RunCommand:
+			for _, mount := range instructions.GetMounts(c) {
+				names = append(names, mount.From)
+			}
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
 func isNumber(text string) bool {
@@ -362,7 +374,7 @@ func (r *reading) readCommand(s *stageReading, index int, command instructions.C
 	where := command.Location()
 	switch c := command.(type) {
 	case *instructions.RunCommand:
-		return r.readRun(s, c)
+		return r.readRun(s, index, c)
 	case *instructions.CopyCommand:
 		return r.readCopy(s, index, c)
 	case *instructions.AddCommand:
@@ -528,17 +540,18 @@ func shellWords(words []string) string {
 	return strings.Join(written, " ")
 }
 
-func (r *reading) readRun(s *stageReading, c *instructions.RunCommand) error {
+func (r *reading) readRun(s *stageReading, index int, c *instructions.RunCommand) error {
 	where := c.Location()
 	if err := c.Expand(func(word string) (string, error) { return r.expand(s, word, where) }); err != nil {
 		return located(parser.WithLocation(unlocated(err), where))
 	}
+	var bound []*instructions.Mount
 	for _, mount := range instructions.GetMounts(c) {
 		switch mount.Type {
 		case instructions.MountTypeCache, instructions.MountTypeTmpfs:
 			r.note(where, "--mount=type=%s is left out: what the command writes to %s stays in the template", mount.Type, mount.Target)
 		case instructions.MountTypeBind:
-			return wrongAt(where, "--mount=type=bind is not there; COPY the files before the RUN")
+			bound = append(bound, mount)
 		default:
 			return wrongAt(where, "--mount=type=%s is not there: a build has no secrets; give what is not secret as --build-arg", mount.Type)
 		}
@@ -562,7 +575,56 @@ func (r *reading) readRun(s *stageReading, c *instructions.RunCommand) error {
 	if len(argv) == 0 {
 		return wrongAt(where, "RUN needs a command")
 	}
+	for _, mount := range bound {
+		if err := r.bind(s, index, mount, where); err != nil {
+			return err
+		}
+	}
 	s.add(Step{Kind: Run, Text: text(c), Argv: argv})
+	for _, mount := range slices.Backward(bound) {
+		s.add(mountStep(mount, "remove what was mounted at "+mount.Target, mountRemoval))
+	}
+	return nil
+}
+
+// A bind mount is made of a copy that is removed when the command is done. What is
+// there already is not covered: the copy would stay mixed with it.
+const (
+	mountCheck = `if [ -d "$1" ] && [ -z "$(ls -A "$1")" ]; then exit 0; fi
+if [ ! -e "$1" ] && [ ! -L "$1" ]; then exit 0; fi
+echo "--mount=type=bind: $1 is there already and not empty; mount elsewhere, or COPY" >&2
+exit 1`
+	mountRemoval = `if [ ! -d "$1" ]; then exec rm -f "$1"; fi
+rm -rf "$1"/* "$1"/.[!.]* "$1"/..?*
+rmdir "$1" 2>/dev/null || true # the working directory stays`
+)
+
+func mountStep(mount *instructions.Mount, title, script string) Step {
+	return Step{Kind: Run, Text: "RUN (" + title + ")", User: "root", Argv: []string{"/bin/sh", "-c", script, "sh", mount.Target}}
+}
+
+// bind copies what a bind mount shows to its target.
+func (r *reading) bind(s *stageReading, index int, mount *instructions.Mount, where []parser.Range) error {
+	if path.Clean("/"+mount.Target) == "/" && path.IsAbs(mount.Target) {
+		return wrongAt(where, "--mount=type=bind cannot cover the root of the file system")
+	}
+	s.add(mountStep(mount, "see that nothing is at "+mount.Target, mountCheck))
+	step := Step{Kind: Copy, Text: "COPY (mount) " + mount.Source + " " + mount.Target, Path: quoted(mount.Target)}
+	if mount.From == "" {
+		return r.addFiles(s, step, packing{sources: []string{mount.Source}}, where)
+	}
+	step.From = &From{}
+	if before, ok := r.stageNamed(mount.From, index); ok {
+		step.From.Stage = r.numbers[before]
+	} else {
+		from, err := r.outside(mount.From, where)
+		if err != nil {
+			return err
+		}
+		step.From = &from
+	}
+	step.Sources = []string{path.Clean("/" + mount.Source)}
+	s.add(step)
 	return nil
 }
 

@@ -155,6 +155,20 @@ def test_layers_are_used_again_until_a_file_changes(context, name):
     assert inside(name, "cat /tmp/stamp") != first
 
 
+def test_bind_mounts_are_there_for_the_command_alone(context, name):
+    folder = context({"src/a": "a", "src/.hidden": "h", "conf": "c"})
+    built(folder, name, """
+FROM template:base AS made
+RUN echo made > /tmp/made
+FROM template:base
+WORKDIR /home/user/work
+RUN --mount=target=.,source=src --mount=type=bind,source=conf,target=/etc/conf --mount=type=bind,from=made,source=/tmp/made,target=sub/made \\
+    ls -A . sub > /tmp/seen && cat a /etc/conf sub/made >> /tmp/seen && pwd
+""")
+    assert inside(name, "cat /tmp/seen; ls -A /home/user/work; ls /etc/conf 2>&1 | cat") == \
+        ".:\n.hidden\na\nsub\n\nsub:\nmade\nacmade\n/home/user/work\nls: cannot access '/etc/conf': No such file or directory\n"
+
+
 @pytest.mark.parametrize("text, want", [
     ("FROM template:base\n\nCOPY none /\n", 'Dockerfile, line 3: "none": the context has no such file'),
     ("FROM template:base\nRUN --mount=type=secret,id=x true", "Dockerfile, line 2: --mount=type=secret is not there"),
