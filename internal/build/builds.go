@@ -366,15 +366,27 @@ func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) (freed int6
 		add(pruneFolder(filepath.Join(b.dir(uploadsDir), owner.Name()), uploads, uploadKept, dryRun))
 	}
 	if !dryRun {
-		gone, err := b.config.Store.PruneBuilds(ctx, time.Now().Add(-logsKept), buildsKept)
-		errs = append(errs, err)
-		for _, id := range gone {
-			if err := os.Remove(b.logPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
+		_, err := b.config.Store.PruneBuilds(ctx, time.Now().Add(-logsKept), buildsKept)
+		errs = append(errs, err, b.pruneLogs(ctx))
 	}
 	return freed, errors.Join(errs...)
+}
+
+// pruneLogs removes the logs of builds that have no record any more: it was pruned,
+// or its template deleted.
+func (b *Builds) pruneLogs(ctx context.Context) error {
+	logs, err := filepath.Glob(b.logPath("*"))
+	errs := []error{err}
+	for _, path := range logs {
+		_, err := b.config.Store.Build(ctx, strings.TrimSuffix(filepath.Base(path), ".jsonl"))
+		if errors.Is(err, store.ErrNotFound) {
+			err = os.Remove(path)
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // another process was faster
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // lockFile makes and locks a file, without waiting: unix.EWOULDBLOCK.

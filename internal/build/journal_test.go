@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
 func TestLinesOfAStepBecomeEntries(t *testing.T) {
@@ -60,4 +62,27 @@ func TestAHalfWrittenLogIsReadAsFarAsItGoes(t *testing.T) {
 	entries, err = readJournal(path + "-none")
 	require.NoError(t, err)
 	require.Empty(t, entries)
+}
+
+func TestALogGoesWithTheRecordOfItsBuild(t *testing.T) {
+	dir := t.TempDir()
+	records, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
+	require.NoError(t, err)
+	defer records.Close()
+	b, err := New(t.Context(), Config{DataDir: dir, Store: records})
+	require.NoError(t, err)
+	defer b.Close()
+	var ids []string
+	for _, alias := range []string{"kept", "deleted"} {
+		record, err := b.Request(t.Context(), Request{KeyID: "k", Alias: alias})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(b.logPath(record.ID), nil, 0o600))
+		ids = append(ids, record.ID)
+	}
+	_, err = records.DeleteTemplate(t.Context(), "deleted")
+	require.NoError(t, err)
+	_, err = b.Prune(t.Context(), false, false)
+	require.NoError(t, err)
+	require.FileExists(t, b.logPath(ids[0]))
+	require.NoFileExists(t, b.logPath(ids[1]))
 }

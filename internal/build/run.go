@@ -143,6 +143,9 @@ func (r *build) finish(err error) {
 	err = r.update(func(b *store.Build) {
 		b.State, b.Step, b.Reason, b.FinishedAt = state, why.Step, why.Message, time.Now().UTC()
 	})
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil // its template was deleted, and its record with it
+	}
 	if err := errors.Join(err, r.log.close(), os.Remove(r.lock.Name()), r.lock.Close()); err != nil {
 		r.b.config.Log.Error("the end of a build was not written", "build", r.record.ID, "error", err)
 	}
