@@ -5,7 +5,7 @@ set -euo pipefail
 
 go_minimum=1.26
 
-packages=(ca-certificates curl debian-archive-keyring git iproute2 make mmdebstrap util-linux)
+packages=(ca-certificates curl debian-archive-keyring e2fsprogs git iproute2 make mmdebstrap util-linux)
 command -v python3 >/dev/null || packages+=(python3)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
 command -v npm >/dev/null || packages+=(nodejs npm)

@@ -312,7 +312,8 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 		"--gofer-network-namespace=" + spec.NetworkNamespace,
 		"--host-settings=ignore",
 		// Without direct file access the sentry's system-call filter is stricter: it
-		// opens no file of the host itself. The one mount is small, so speed is no matter.
+		// opens no file of the host itself. Volumes pay for it, with a millisecond for each
+		// file they open.
 		"--directfs=false",
 		// The check compares host paths too, so a data folder could not be moved.
 		// That image, mounts and limits are the writer's is the caller's promise.
