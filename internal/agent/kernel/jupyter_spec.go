@@ -82,7 +82,9 @@ func (s *Server) specLanguages(env []string) []string {
 	names := map[string]bool{}
 	for _, f := range specs {
 		name := s.languageOf(f.kernelSpec, specs)
-		if _, ours := s.starters[name]; !ours && f.err == nil {
+		_, ours := s.starters[name]
+		_, alias := aliases[name]
+		if !ours && !alias && f.err == nil {
 			names[name] = true
 		}
 	}

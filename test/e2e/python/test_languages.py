@@ -208,13 +208,13 @@ def test_output_without_end_is_cut(polyglot, language, code):
 def test_a_kernel_that_the_sandbox_installs_is_used_by_its_name(polyglot):
     polyglot.commands.run(
         "pip install --quiet ipykernel && python3 -m ipykernel install --user --name extra", timeout=300)
-    execution = polyglot.run_code("import os\nprint(os.environ['OF_RUN'])\nget_ipython().__class__.__name__", language="extra", envs={"OF_RUN": "yes"})
+    execution = polyglot.run_code("import os\nprint(os.environ['OF_RUN'])\ntype(get_ipython()).__module__", language="extra", envs={"OF_RUN": "yes"})
     assert execution.error is None
-    assert (execution.text, execution.logs.stdout) == ("ZMQInteractiveShell", ["yes\n"])
+    assert (execution.text, execution.logs.stdout) == ("ipykernel.zmqshell", ["yes\n"])
     assert polyglot.run_code("2 / 0", language="Extra").error.name == "ZeroDivisionError"
     context = polyglot.create_code_context(language="extra", cwd="/var")
     assert polyglot.run_code("import os; os.getcwd()", context=context).text == "/var"
-    assert polyglot.run_code("get_ipython().__class__.__name__", language="python").text != "ZMQInteractiveShell"
+    assert polyglot.run_code("type(get_ipython()).__module__", language="python").text != "ipykernel.zmqshell"
 
 
 def test_kernels_that_do_not_work_say_why(polyglot):
