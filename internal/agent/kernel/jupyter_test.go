@@ -218,3 +218,18 @@ func (b *box) setEnv(t *testing.T, entry string) {
 	b.mu.Unlock()
 	require.NoError(t, b.Init(context.Background(), hostapi.Init{Entropy: make([]byte, 64)}))
 }
+
+func TestAWarmJupyterKernelIsSeededAnew(t *testing.T) {
+	b := jupyterBox(t, map[string]any{"extra": ipykernel(t, "snake")})
+	require.NoError(t, b.Warm(t.Context(), []string{"snake", "bash"}))
+	for language, code := range map[string]struct{ seed, draw string }{
+		"snake": {"import random; random.seed(1)", "print(random.random())"},
+		"bash":  {"RANDOM=1", "echo $RANDOM"},
+	} {
+		first := b.in(language, code.seed+"\n"+code.draw)
+		require.EqualValues(t, 1, first.find("number_of_executions")[0]["execution_count"], "what is hidden is not counted")
+		b.in(language, code.seed)
+		b.setEnv(t, "ANY=1")
+		require.NotEqual(t, first.text("stdout"), b.in(language, code.draw).text("stdout"), language)
+	}
+}
