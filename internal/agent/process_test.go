@@ -137,6 +137,16 @@ func TestProcessRunsAsTheNamedUser(t *testing.T) {
 	require.ErrorContains(t, st.Err(), "invalid username: 'stranger'")
 }
 
+func TestANumberWithoutAnAccountIsAUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root becomes somebody else")
+	}
+	s := start(t)
+	s.username = "424242"
+	got := s.run(shell("id -u; id -g; echo $HOME"))
+	require.Equal(t, "424242\n0\n/\n", got.stdout.String())
+}
+
 func TestMissingDirectoryIsInvalidArgument(t *testing.T) {
 	s := start(t)
 	missing := filepath.Join(s.dir, "missing")

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/account"
@@ -91,7 +92,7 @@ func (e *UnknownUserError) Error() string { return fmt.Sprintf("invalid username
 // an empty name. The error is an *UnknownUserError.
 func (s *State) Account(name string) (account.Account, error) {
 	if name != "" {
-		a, err := s.accounts.Lookup(name)
+		a, err := s.lookup(name)
 		if err != nil {
 			return account.Account{}, &UnknownUserError{name}
 		}
@@ -101,11 +102,25 @@ func (s *State) Account(name string) (account.Account, error) {
 		if candidate == "" {
 			continue
 		}
-		if a, err := s.accounts.Lookup(candidate); err == nil {
+		if a, err := s.lookup(candidate); err == nil {
 			return a, nil
 		}
 	}
 	return bareRoot, nil
+}
+
+// lookup finds an account. A number that none has is a user all the same, in the
+// group of root, as in Docker: images say so for programs that need no name.
+func (s *State) lookup(name string) (account.Account, error) {
+	a, err := s.accounts.Lookup(name)
+	if err == nil {
+		return a, nil
+	}
+	uid, numErr := strconv.ParseUint(name, 10, 31)
+	if numErr != nil {
+		return account.Account{}, err
+	}
+	return account.Account{Name: name, UID: uint32(uid), Home: "/", Shell: "/bin/sh"}, nil
 }
 
 // RequestAccount is Account for the user of HTTP Basic credentials; the
