@@ -34,11 +34,16 @@ func (b Builder) Commit(ctx context.Context, base, upper, name string) (Image, e
 		if err != nil {
 			return fmt.Errorf("the image it begins with: %w", err)
 		}
-		wrote, err := os.Stat(upper)
+		wrote, err := os.Open(upper)
 		if err != nil {
 			return fmt.Errorf("what was written over %s: %w", base, err)
 		}
-		if err := b.checkSpace(from.DiskBytes + 2*wrote.Size()); err != nil {
+		w.open = append(w.open, wrote)
+		var st unix.Stat_t
+		if err := unix.Fstat(int(wrote.Fd()), &st); err != nil {
+			return fmt.Errorf("what was written over %s: %w", base, err)
+		}
+		if err := b.checkSpace(from.DiskBytes + st.Blocks*512); err != nil {
 			return err
 		}
 		tree, err := w.tree(b)
@@ -48,7 +53,7 @@ func (b Builder) Commit(ctx context.Context, base, upper, name string) (Image, e
 		if err := w.addImage(ctx, tree, from.Path); err != nil {
 			return err
 		}
-		if err := addUpper(ctx, tree, upper); err != nil {
+		if err := tree.ApplyUpper(ctx, wrote); err != nil {
 			return fmt.Errorf("apply what was written over %s: %w", base, err)
 		}
 		if err := settle(tree); err != nil {
@@ -56,15 +61,6 @@ func (b Builder) Commit(ctx context.Context, base, upper, name string) (Image, e
 		}
 		return w.write(ctx, tree, imageID(name), 0)
 	})
-}
-
-func addUpper(ctx context.Context, tree *rootfs.Tree, upper string) error {
-	f, err := os.Open(upper)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return tree.ApplyUpper(ctx, f)
 }
 
 // List lists the images in the folder, by name.

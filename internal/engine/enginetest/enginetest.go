@@ -3,6 +3,7 @@
 package enginetest
 
 import (
+	"archive/tar"
 	"bufio"
 	"context"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/image/erofs"
@@ -120,6 +122,20 @@ func (s Suite) Run(t *testing.T) {
 		}
 		require.NoError(t, i.Stop(t.Context()))
 		s.expectNothingLeft(t, i)
+	})
+	t.Run("WritesItsDiskAsAnArchive", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{MemoryBytes: 128 << 20, DiskBytes: 1 << 30}, "write")
+		i.expect("removed <nil>")
+		i.expect("count 1")
+		to := filepath.Join(t.TempDir(), "disk.tar")
+		require.NoError(t, i.WriteDisk(t.Context(), to), "with a file larger than the memory in it")
+		i.expect("count 20") // runs on
+		checkArchive(t, to)
+		require.NoError(t, i.Stop(t.Context()))
+		s.expectNothingLeft(t, i)
+		left, err := os.ReadDir(filepath.Dir(to))
+		require.NoError(t, err)
+		require.Len(t, left, 1, "the archive alone")
 	})
 	t.Run("RunsOnWithoutItsProcessUntilAdopted", func(t *testing.T) {
 		i := s.start(t, image, engine.Limits{}, "count")
@@ -377,6 +393,54 @@ func patience(d time.Duration) time.Duration {
 		return time.Duration(factor) * d
 	}
 	return d
+}
+
+// checkArchive looks for what the probe wrote.
+func checkArchive(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(int(f.Fd()), &st))
+	require.Greater(t, st.Size, int64(3<<30))
+	require.Less(t, st.Blocks*512, int64(500<<20), "holes are to take no disk")
+	found := map[string]*tar.Header{}
+	for archive := tar.NewReader(f); ; {
+		h, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		found[h.Name] = h
+		at, err := f.Seek(0, io.SeekCurrent)
+		require.NoError(t, err)
+		read := func(from, n int64) []byte {
+			text := make([]byte, n)
+			_, err := f.ReadAt(text, at+from)
+			require.NoError(t, err)
+			return text
+		}
+		switch h.Name {
+		case "./dir/small", "./dir/hard":
+			if h.Typeflag == tar.TypeReg {
+				require.Equal(t, "text", string(read(0, h.Size)))
+			}
+		case "./hole":
+			require.EqualValues(t, 3<<30, h.Size)
+			require.Equal(t, "\x00middle\x00", string(read(19_999_999, 8)))
+		case "./large":
+			require.EqualValues(t, 400<<20, h.Size)
+			for i := range int64(400) {
+				require.Equal(t, []byte{byte(i), 0}, read(i<<20+i, 2), "block %d", i)
+			}
+		}
+	}
+	require.Equal(t, byte(tar.TypeDir), found["./"].Typeflag)
+	require.EqualValues(t, 0o750, found["./dir/"].Mode)
+	require.Equal(t, "dir/small", found["./link"].Linkname)
+	require.Equal(t, byte(tar.TypeChar), found["./probe"].Typeflag, "what was removed")
+	require.Contains(t, []byte{found["./dir/small"].Typeflag, found["./dir/hard"].Typeflag}, byte(tar.TypeLink))
 }
 
 // buildImage makes an EROFS image whose only file is the probe. Where there is

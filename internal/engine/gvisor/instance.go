@@ -153,14 +153,6 @@ func (i *instance) CheckpointDisk(ctx context.Context, to string) error {
 	return i.save(ctx, to, diskCommand)
 }
 
-func (i *instance) WriteDisk(ctx context.Context, to string) error {
-	if err := i.engine.runsc(ctx, i.spec, nil, "tar", "rootfs-upper", "--file="+to, i.spec.ID); err != nil {
-		os.Remove(to)
-		return fmt.Errorf("write the disk of %s: %w", i.spec.ID, err)
-	}
-	return nil
-}
-
 // save runs one saving command. gVisor does not stand two at once: it panics.
 func (i *instance) save(ctx context.Context, to, command string, args ...string) error {
 	if i.adopted {

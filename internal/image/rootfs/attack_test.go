@@ -138,7 +138,12 @@ func (w world) layer(text []byte) error {
 }
 
 func (w world) upper(text []byte) error {
-	return w.tree.ApplyUpper(context.Background(), bytes.NewReader(text))
+	f := memory(w.t)
+	_, err := f.Write(text)
+	require.NoError(w.t, err)
+	_, err = f.Seek(0, io.SeekStart)
+	require.NoError(w.t, err)
+	return w.tree.ApplyUpper(context.Background(), f)
 }
 
 // list is what is in the tree, one line each: "path content", "path/", "path -> target".

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 	"time"
@@ -26,34 +27,70 @@ const opaque = "SCHILY.xattr.trusted.overlay.opaque"
 // ApplyLayer applies a layer of an OCI image: a tar archive that is not compressed
 // any more. After an error the tree is of no use.
 func (t *Tree) ApplyLayer(ctx context.Context, r io.Reader) error {
-	return t.applyTar(ctx, r, t.layerMember)
+	counted := &bounded{t: t, r: r}
+	if err := t.applyTar(ctx, counted, t.layerMember); err != nil {
+		return err
+	}
+	// What follows the end is read too: who checks the archive's hash wants all of it.
+	_, err := io.Copy(io.Discard, counted)
+	return err
 }
 
 // ApplyUpper applies what a sandbox wrote over its image: a tar archive in which a
-// character device 0/0 stands for what was removed (engine.Instance.WriteDisk).
+// character device 0/0 stands for what was removed (engine.Instance.WriteDisk). The
+// contents stay where they are: the file must be open until the tree has been written.
 // After an error the tree is of no use.
-func (t *Tree) ApplyUpper(ctx context.Context, r io.Reader) error {
+func (t *Tree) ApplyUpper(ctx context.Context, archive *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(archive.Fd()), &st); err != nil {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	source := &Source{file: archive, path: archive.Name(), sparse: st.Blocks*512 < st.Size}
 	removed := map[string]bool{}
-	return t.applyTar(ctx, r, func(m member) error { return t.upperMember(m, removed) })
+	return t.applyTar(ctx, archive, func(m member) error {
+		if m.Typeflag == tar.TypeReg && !m.isSparse() && m.Size > 0 {
+			// The archive is read from the file itself, so that is where the content begins.
+			at, err := archive.Seek(0, io.SeekCurrent)
+			if err == nil && m.Size > st.Size-at {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				return err
+			}
+			m.content = Content{Source: source, Offset: at, Size: m.Size}
+		}
+		return t.upperMember(m, removed)
+	})
 }
 
 type member struct {
 	ctx context.Context
 	*tar.Header
-	name string // cleaned, without a leading slash; empty for the root
-	body io.Reader
+	name    string // cleaned, without a leading slash; empty for the root
+	body    io.Reader
+	content Content // where the body is, if it can stay there
+}
+
+// isSparse tells that the body in the archive is not what it stands for.
+func (m member) isSparse() bool {
+	for key := range m.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *Tree) applyTar(ctx context.Context, r io.Reader, apply func(member) error) error {
 	t.layer++
-	archive := tar.NewReader(&bounded{t: t, r: r})
+	archive := tar.NewReader(r)
 	for {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
 		h, err := archive.Next()
 		if err == io.EOF {
-			break
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
@@ -72,9 +109,6 @@ func (t *Tree) applyTar(ctx context.Context, r io.Reader, apply func(member) err
 			return fmt.Errorf("entry %q: %w", short(h.Name), err)
 		}
 	}
-	// What follows the end is read too: who checks the archive's hash wants all of it.
-	_, err := io.Copy(io.Discard, &bounded{t: t, r: r})
-	return err
 }
 
 // bounded counts what is read from archives, all those of a tree together.
@@ -213,8 +247,11 @@ func (t *Tree) add(m member) (*Inode, error) {
 		if err := t.checkSize(m.Size); err != nil {
 			return nil, err
 		}
-		if n.Content, err = t.spool.add(m.ctx, m.body, m.Size); err != nil {
-			return nil, err
+		n.Content = m.content
+		if m.content.Source == nil {
+			if n.Content, err = t.spool.add(m.ctx, m.body, m.Size); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return n, t.put(in, name, n)

@@ -25,6 +25,25 @@ func main() {
 			fmt.Println("count", n)
 			time.Sleep(20 * time.Millisecond)
 		}
+	case "write": // writes what an archive of its disk is to hold, then as "count" does
+		os.Mkdir("/dir", 0o750)
+		os.WriteFile("/dir/small", []byte("text"), 0o640)
+		os.Link("/dir/small", "/dir/hard")
+		os.Symlink("dir/small", "/link")
+		hole, _ := os.Create("/hole")
+		hole.WriteAt([]byte("middle"), 20_000_000)
+		hole.Truncate(3 << 30)
+		large, _ := os.Create("/large")
+		block := make([]byte, 1<<20)
+		for i := range 400 {
+			block[i] = byte(i)
+			large.Write(block)
+		}
+		fmt.Println("removed", os.Remove("/probe"))
+		for n := 1; ; n++ {
+			fmt.Println("count", n)
+			time.Sleep(20 * time.Millisecond)
+		}
 	case "exit":
 		fmt.Println("bye")
 	case "fill": // writes to the root file system until it is full
