@@ -146,9 +146,12 @@ func (m *Manager) withStandIns(ctx context.Context, s *sandbox, start func([]sta
 	var standIns []standIn
 	for try := 1; ; try++ {
 		r, err := start(standIns)
-		missing := (*engine.MissingError)(nil)
-		if err == nil || ctx.Err() != nil || try > maxStandIns || !errors.As(err, &missing) || !canStandIn(missing) {
+		if err == nil || ctx.Err() != nil {
 			return r, err
+		}
+		missing := (*engine.MissingError)(nil)
+		if try > maxStandIns || !errors.As(err, &missing) || !canStandIn(missing) {
+			return r, s.blameVolumes(err)
 		}
 		standIns = append(standIns, standIn{path: missing.Path, mode: missing.Type})
 		if err := m.endRun(context.WithoutCancel(ctx), s); err != nil {

@@ -376,6 +376,15 @@ type standIn struct {
 	mode fs.FileMode
 }
 
+// blameVolumes adds to the error of a failed start what it may come from: gVisor
+// panics, without a word, when something that was open has become another kind.
+func (s *sandbox) blameVolumes(err error) error {
+	if s.from.memory == "" || len(s.snapshotInfo().Volumes) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (it has volumes: if a file on one that it has open is a folder now, or a folder a file, make that undone)", err)
+}
+
 func canStandIn(missing *engine.MissingError) bool {
 	_, _, deep := strings.Cut(missing.Path, "/")
 	return missing.Target == hostapi.VolumesDir && deep
