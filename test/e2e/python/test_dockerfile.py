@@ -142,7 +142,7 @@ USER user
 
 
 def test_layers_are_used_again_until_a_file_changes(context, name):
-    folder = context({"one": "1", "two": "2"})
+    folder = context({"one": name, "two": "2"})  # no layer of another run fits
     text = "FROM template:base\nCOPY one /tmp/one\nRUN date +%N > /tmp/stamp\nCOPY two /tmp/two\n"
     built(folder, name, text)
     first = inside(name, "cat /tmp/stamp")
