@@ -12,7 +12,7 @@ import (
 var javascriptFiles embed.FS
 
 // javascriptParts are the files of the program in their order.
-var javascriptParts = []string{"start", "channel", "output", "results", "errors", "source", "modules", "typescript", "memory", "kernel"}
+var javascriptParts = []string{"start", "channel", "interrupt", "output", "results", "errors", "source", "modules", "typescript", "memory", "kernel"}
 
 // javascriptBoot runs the program, which has no name that Node could look up.
 // By --eval the modules of Node are globals too, as in upstream's kernel.

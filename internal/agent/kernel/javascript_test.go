@@ -424,7 +424,7 @@ func TestDisconnectInterruptsJavaScript(t *testing.T) {
 func TestJavaScriptThatIgnoresInterruptsLosesItsKernel(t *testing.T) {
 	b := startNode(t)
 	b.js("let lost = 1")
-	b.leave(body{"language": "js", "code": "console.log('on'); require('child_process').execSync(\"trap '' INT; sleep 100 & wait; sleep 100\")"})
+	b.leave(body{"language": "js", "code": "require('child_process').spawn('sh', ['-c', 'sleep 0.3; echo on'], { stdio: 'inherit' }); require('crypto').pbkdf2Sync('a', 'b', 2e9, 64, 'sha512')"})
 	require.Equal(t, "ReferenceError", b.js("lost").errorName())
 }
 
@@ -475,8 +475,8 @@ func TestWarmJavaScriptKernelIsFast(t *testing.T) {
 	b := startNode(t)
 	require.NoError(t, b.Warm(context.Background(), []string{"javascript"}))
 	require.Len(t, b.list(), 1)
-	r := b.js("1+1")
-	require.EqualValues(t, 1, r.find("number_of_executions")[0]["execution_count"])
+	require.Eventually(t, func() bool { return b.js("1+1").errorName() == "" }, 5*time.Second, time.Millisecond,
+		"without the library that stirs OpenSSL it ends, and the next one comes")
 	require.Equal(t, "[]", b.js("Object.keys(globalThis).filter((k) => /tombolo|warm|gc|\\$/.test(k))").main()["text"])
 	best := time.Hour
 	for range 20 {
@@ -523,5 +523,27 @@ func (b *box) leave(request body) {
 			b.t.Fatalf("%v ended: %s", request["code"], seen)
 		}
 		require.NoError(b.t, err)
+	}
+}
+
+// As TestInterruptsNeverBreakTheKernel.
+func TestInterruptsNeverBreakTheJavaScriptKernel(t *testing.T) {
+	b := startNode(t)
+	b.js("let kept = 'kept'")
+	codes := []string{
+		"while (true) { console.log('on'); console.error('on') }",
+		"while (true) { console.log('on'); fs.writeSync(1, 'low\\n') }",
+		"while (true) { console.log('on'); display('shown'); fs.writeSync(2, 'low\\n') }",
+		"await new Promise(setImmediate); while (true) { console.log('on'); fs.writeSync(2, 'low\\n') }",
+		"const spin = async () => { for (;;) { console.log('on'); await 0 } }; await Promise.all([spin(), spin()])",
+		"while (true) { try { console.log('on'); null.x } catch (e) { console.log(e) } }",
+	}
+	for i := range 30 {
+		code := codes[i%len(codes)]
+		b.leave(body{"code": code, "language": "js"})
+		r := b.js("console.log('x'); kept")
+		require.NotNil(t, r.main(), "after %s: %v", code, r.lines)
+		require.Equal(t, "kept", r.main()["text"], code)
+		require.Equal(t, "x\n", r.text("stdout"), "after %s", code)
 	}
 }

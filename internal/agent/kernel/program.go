@@ -35,16 +35,16 @@ const programPath = "/proc/self/fd/5"
 //	   says how), frames out
 //	4  a pipe: one byte for each "sync" frame the agent has dealt with
 //	5  the text
-//	6  a pipe, for a program that stops itself: one byte for each interrupt
+//	6  a pipe, if it asks for it: one byte for each interrupt, the low one of
+//	   the number of the run; then 4 and 6 do not block
 type program struct {
-	spawner  *spawn.Spawner
-	language string // for messages
-	path     string // of the interpreter
-	args     []string
-	text     []byte
-	defaults map[string]string // variables the kernel has unless the sandbox sets them
-	// interrupts gives it descriptor 6. Without, an interrupt is a SIGINT.
-	interrupts bool
+	spawner    *spawn.Spawner
+	language   string // for messages
+	path       string // of the interpreter
+	args       []string
+	text       []byte
+	defaults   map[string]string // variables the kernel has unless the sandbox sets them
+	interrupts bool              // give it descriptor 6, in place of a SIGINT
 	// encode writes a request for a program that cannot read JSON, without the
 	// last line end.
 	encode func(request) ([]byte, error)
@@ -119,6 +119,11 @@ func (p program) spawn(dir string, env []string) (*programKernel, error) {
 		interrupts = pipe[1]
 		mine.add(interrupts)
 		theirs.add(pipe[0])
+		for _, fd := range []int{acks[0], pipe[0]} {
+			if err := unix.SetNonblock(fd, true); err != nil {
+				return nil, fmt.Errorf("make descriptor %d non-blocking: %w", fd, err)
+			}
+		}
 	}
 	for _, fd := range mine {
 		if err := unix.SetNonblock(fd, true); err != nil {

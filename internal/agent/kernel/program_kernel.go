@@ -36,6 +36,7 @@ type programKernel struct {
 	socket  int
 	broken  bool
 	unread  int               // bytes sent since the last run began
+	begun   byte              // runs, the low byte of their number
 	held    map[string][]byte // requests for before the next run, by Op
 
 	swept chan struct{} // closed when no process of the session is left
@@ -60,6 +61,7 @@ func (k *programKernel) execute(code string, env map[string]string) <-chan event
 		return events
 	}
 	events := make(chan event)
+	k.begun++
 	k.runs <- events
 	// A failure means that the kernel is dying: the loop ends the run.
 	if k.sendHeldLocked() == nil {
@@ -153,7 +155,7 @@ func (k *programKernel) interrupt(everything bool) {
 	var err error
 	switch {
 	case k.interrupts >= 0:
-		err = k.writeInterrupt()
+		k.tellInterrupt()
 	case k.group: // a second signal might hit what follows the first
 		everything = true
 	default:
@@ -176,17 +178,13 @@ func (k *programKernel) alive() bool {
 	}
 }
 
-// writeInterrupt does not wait: a kernel that reads no interrupts has enough.
-func (k *programKernel) writeInterrupt() error {
+// tellInterrupt does not wait: a kernel that does not read has enough to read.
+func (k *programKernel) tellInterrupt() {
 	k.writing.Lock()
 	defer k.writing.Unlock()
-	if k.broken {
-		return errKernelGone
+	if k.interrupts >= 0 && !k.broken {
+		_, _ = unix.Write(k.interrupts, []byte{k.begun})
 	}
-	if _, err := unix.Write(k.interrupts, []byte{1}); err != nil && !errors.Is(err, unix.EAGAIN) {
-		return err
-	}
-	return nil
 }
 
 func (k *programKernel) kill(reason string) {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -128,6 +129,9 @@ func (l *programLoop) readSocket() error {
 	}
 }
 
+// cancelled ends a line that the program could not write to its end.
+var cancelled = []byte{0x18}
+
 func (l *programLoop) handleLines() error {
 	for {
 		line, err := l.lines.next()
@@ -136,6 +140,9 @@ func (l *programLoop) handleLines() error {
 		}
 		if line == nil {
 			return nil
+		}
+		if bytes.HasSuffix(line, cancelled) {
+			continue
 		}
 		f, err := parseFrame(line)
 		if err != nil {

@@ -66,3 +66,16 @@ test('timeout interrupts and the kernel lives', async () => {
   await assert.rejects(sandbox.runCode('while True: pass', { timeoutMs: 1000 }), TimeoutError)
   assert.equal((await sandbox.runCode('kept')).text, '7')
 })
+
+test('JavaScript and TypeScript', async () => {
+  await sandbox.runCode('const z = 1', { language: 'js' })
+  assert.equal((await sandbox.runCode('z', { language: 'javascript' })).text, '1')
+  const js = await sandbox.runCode('import { join } from "path"\nawait Promise.resolve(join("a", "b"))', { language: 'js' })
+  assert.equal(js.text, 'a/b')
+  const ts = await sandbox.runCode('const sum = (x: number, y: number): number => x + y\nsum(1, 2)', { language: 'ts' })
+  assert.equal(ts.results[0].text, '3')
+  const context = await sandbox.createCodeContext({ language: 'typescript', cwd: '/tmp' })
+  const { error, logs } = await sandbox.runCode('console.log(process.cwd())\nthrow new RangeError("far")', { context })
+  assert.deepEqual([error.name, error.value, logs.stdout], ['RangeError', 'far', ['/tmp\n']])
+  await sandbox.removeCodeContext(context)
+})

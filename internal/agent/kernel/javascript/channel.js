@@ -1,30 +1,4 @@
-// How frames reach the agent, and how an interrupt stops code.
-
-// What the threads share: an interrupt must not come while a frame is written.
-const shared = new Int32Array(new SharedArrayBuffer(16));
-const CRITICAL = 0; // the main thread must not be stopped
-const STOPPING = 1; // the watcher is about to stop it
-const HANDLED = 2; // counts interrupts the main thread has dealt with
-const SLEEP = 3; // nobody wakes this one
-
-let depth = 0;
-
-// enter begins what no interrupt may cut; it does not return when one is under way.
-function enter() {
-  if (depth++ > 0) return;
-  Atomics.store(shared, CRITICAL, 1);
-  while (Atomics.load(shared, STOPPING)) {
-    depth = 0;
-    Atomics.store(shared, CRITICAL, 0);
-    while (Atomics.load(shared, STOPPING)); // here it is stopped
-    depth = 1;
-    Atomics.store(shared, CRITICAL, 1);
-  }
-}
-
-function leave() {
-  if (--depth === 0) Atomics.store(shared, CRITICAL, 0);
-}
+// How frames reach the agent.
 
 // dirty is set when something but this program may have written to the pipes.
 let dirty = false;
@@ -40,27 +14,48 @@ function send(frame) {
     return;
   }
   const line = Buffer.from(JSON.stringify(frame) + "\n");
-  enter();
-  try {
-    if (dirty || children > 0) {
-      dirty = false;
-      writeAll(SYNC);
-      while (again(() => fs.readSync(ACK_FD, ack)) !== 1);
-    }
-    writeAll(line);
-  } finally {
-    leave();
+  if (sending) recover();
+  sending = true;
+  if (dirty || children > 0) {
+    dirty = false;
+    writeAll(SYNC);
+    readAck();
+  }
+  writeAll(line);
+  sending = false;
+}
+
+let sending = false; // still, when a frame begins: an interrupt cut the one before
+const SYNC = Buffer.from('{"t":"sync"}\n');
+const CANCEL = Buffer.from("\x18\n"); // the agent drops the line that ends so
+
+// recover takes up where an interrupt cut a frame, between any two steps: it may
+// be half written, an acknowledgement unread.
+function recover() {
+  writeAll(CANCEL);
+  writeAll(SYNC);
+  readAck();
+  pause(20);
+  again(() => fs.readSync(ACK_FD, ack)); // the second, if there was one unread
+  dirty = false;
+}
+
+function readAck() {
+  for (let tries = 0; again(() => fs.readSync(ACK_FD, ack)) !== 1; tries++) {
+    if (tries > 50) pause(1);
   }
 }
 
-const SYNC = Buffer.from('{"t":"sync"}\n');
+const clock = new Int32Array(new SharedArrayBuffer(4)); // nobody wakes who waits for it
+
+const pause = (ms) => Atomics.wait(clock, 0, 0, ms);
 
 function writeAll(data) {
   for (let at = 0, wait = 0; at < data.length; ) {
     const n = again(() => fs.writeSync(SOCKET_FD, data, at));
     at += n;
     wait = n > 0 ? 0 : Math.min(wait + 1, 20);
-    if (wait > 0) Atomics.wait(shared, SLEEP, 0, wait); // the agent is slow: so is this code
+    if (wait > 0) pause(wait); // the agent is slow: so is this code
   }
 }
 
@@ -75,52 +70,3 @@ function again(call) {
   }
 }
 
-// watch starts the thread that stops code which does not let the event loop run:
-// first the main thread is told, and when it does not hear its code is ended.
-function watch(interrupted) {
-  const watcher = new Worker(
-    `const { parentPort, workerData: shared } = require("worker_threads");
-    const { Session } = require("inspector");
-    const net = require("net");
-    let session, number = 0;
-    new net.Socket({ fd: ${INTERRUPT_FD}, readable: true, writable: false }).on("data", () => {
-      const before = Atomics.load(shared, ${HANDLED});
-      const unheard = () => Atomics.load(shared, ${HANDLED}) === before;
-      number++;
-      for (let tries = 0; tries < 40; tries++) {
-        parentPort.postMessage(number);
-        Atomics.wait(shared, ${HANDLED}, before, 100);
-        if (!unheard()) break;
-        Atomics.store(shared, ${STOPPING}, 1);
-        if (Atomics.load(shared, ${CRITICAL}) || !unheard()) {
-          Atomics.store(shared, ${STOPPING}, 0);
-          continue;
-        }
-        if (!session) {
-          session = new Session();
-          session.connectToMainThread();
-        }
-        session.post("Runtime.terminateExecution");
-        Atomics.wait(shared, ${HANDLED}, before, 50);
-        Atomics.store(shared, ${STOPPING}, 0);
-      }
-    }).on("error", () => {});`,
-    {
-      eval: true,
-      workerData: shared,
-      env: {},
-      execArgv: [],
-      stdin: false,
-      resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2, codeRangeSizeMb: 4, stackSizeMb: 1 },
-    },
-  );
-  let last = 0;
-  watcher.on("message", (number) => {
-    Atomics.add(shared, HANDLED, 1);
-    Atomics.notify(shared, HANDLED);
-    if (number !== last) interrupted();
-    last = number;
-  });
-  watcher.on("error", () => {}); // then only the end of the kernel stops code
-  watcher.unref();
-}

@@ -21,6 +21,8 @@ class Run {
   start() {
     output.begin();
     this.number = ++count;
+    tellWatcher(this.number & 0xff);
+    if (!muted) watch(this.number & 0xff);
     send({ t: "count", n: this.number });
     this.addEnv(this.request.env ?? {});
     define("$$", helpers(this));
@@ -129,8 +131,13 @@ class Run {
   }
 
   close() {
+    critical(() => this.closeNow());
+  }
+
+  closeNow() {
     if (run !== this) return;
     run = null;
+    tellWatcher(-1);
     this.over = true;
     output.flush();
     this.removeEnv();
@@ -139,6 +146,10 @@ class Run {
   }
 
   interrupt() {
+    critical(() => this.interruptNow());
+  }
+
+  interruptNow() {
     if (this.over) return;
     const error = new Error("the run was interrupted");
     error.name = "Interrupted";
@@ -239,6 +250,8 @@ function warm(modules) {
     delete globalThis.$$;
     settleMemory();
     send({ t: "warmed", s: problem });
+    // A copy of this process would draw the same keys as all others: better none.
+    if (!fs.existsSync(STIR)) process.reallyExit(0);
   };
   try {
     for (const name of modules) requireHere()(name);
@@ -259,6 +272,10 @@ const handlers = {
   warm: (request) => warm(request.modules),
 };
 
+function uncaught(error, kind = "Uncaught") {
+  process.stderr.write(`${kind} ${inspect(error)}\n`);
+}
+
 function serve() {
   fs.closeSync(PROGRAM_FD);
   process.argv.length = 1;
@@ -271,11 +288,9 @@ function serve() {
   defineModules();
   define(TAKE, (v) => taken?.(v));
   session.connect();
-  process.on("SIGINT", () => {}); // the agent sends it to the group, for the children
-  const uncaught = (kind) => (error) => process.stderr.write(`${kind} ${inspect(error)}\n`);
-  process.on("uncaughtException", uncaught("Uncaught"));
-  process.on("unhandledRejection", uncaught("Uncaught (in promise)"));
-  watch(() => run?.interrupt());
+  process.on("SIGINT", () => {}); // the agent sends it to the group, for children
+  process.on("uncaughtException", (error) => uncaught(error));
+  process.on("unhandledRejection", (error) => uncaught(error, "Uncaught (in promise)"));
 
   const requests = new (require("net").Socket)({ fd: SOCKET_FD, readable: true, writable: false });
   let rest = [];

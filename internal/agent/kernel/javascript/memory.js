@@ -16,6 +16,7 @@ function next() {
 function reseed(seed) {
   [a, b, c, d] = [0, 4, 8, 12].map((at) => seed.readInt32LE(at));
   for (let i = 0; i < 16; i++) next();
+  stir();
   dropCaches();
 }
 
@@ -29,15 +30,24 @@ function ownRandomness() {
     return ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992;
   };
   Object.defineProperty(Math, "random", { enumerable: false });
-  // OpenSSL keeps the state of its generator in memory, and nothing here could
-  // stir it. The processor's generator keeps none.
+}
+
+// OpenSSL keeps the state of its generator in memory too, and Node has no way to
+// stir it. A template that keeps a kernel warm has a library that does when it is
+// loaded, see templates/code-interpreter-v1. It is no module of Node's, so Node
+// takes it out again, and the next load stirs again.
+const STIR = "/usr/local/lib/tombolo/stir.node";
+const dlopen = process.dlopen;
+
+// stir returns whether OpenSSL has fresh randomness.
+function stir() {
+  if (!fs.existsSync(STIR)) return false;
   try {
-    const { setEngine } = require("internal/test/binding").internalBinding("crypto");
-    const RAND = 8; // ENGINE_METHOD_RAND
-    setEngine("rdrand", RAND);
+    dlopen.call(process, { exports: {} }, STIR);
   } catch {
-    // no engines, or no such processor: OpenSSL asks the system again within the hour
+    // "did not self-register"
   }
+  return true;
 }
 
 // dropCaches uses up what node:crypto has drawn ahead for randomInt and randomUUID.

@@ -18,22 +18,17 @@ const output = {
     if (text.length === 0 || room <= 0) return;
     if (text.length > room) text = text.slice(0, room);
     this.sent[name] += text.length;
-    enter();
-    try {
-      this.parts.push([name, text]);
-      this.size += text.length;
-      const now = performance.now();
-      if (this.size >= CHUNK || now - this.flushed > FLUSH_AFTER || (text.endsWith("\n") && this.maySend(now))) {
-        this.flush(now);
-      } else if (this.timer === null) {
-        this.timer = setTimeout_(() => {
-          this.timer = null;
-          this.flush(performance.now());
-        }, FLUSH_AFTER);
-        this.timer.unref();
-      }
-    } finally {
-      leave();
+    this.parts.push([name, text]);
+    this.size += text.length;
+    const now = performance.now();
+    if (this.size >= CHUNK || now - this.flushed > FLUSH_AFTER || (text.endsWith("\n") && this.maySend(now))) {
+      this.flush(now);
+    } else if (this.timer === null) {
+      this.timer = setTimeout_(() => {
+        this.timer = null;
+        this.flush(performance.now());
+      }, FLUSH_AFTER);
+      this.timer.unref();
     }
   },
 
@@ -47,24 +42,19 @@ const output = {
 
   flush(now = performance.now()) {
     if (this.parts.length === 0) return;
-    enter();
-    try {
-      const parts = this.parts;
-      this.parts = [];
-      this.size = 0;
-      this.flushed = now;
-      for (let at = 0; at < parts.length; ) {
-        const name = parts[at][0];
-        let text = "";
-        for (; at < parts.length && parts[at][0] === name; at++) text += parts[at][1];
-        for (let from = 0, to; from < text.length; from = to) {
-          to = from + CHUNK;
-          if (isHighSurrogate(text, to - 1)) to--;
-          send({ t: name, s: text.slice(from, to) });
-        }
+    const parts = this.parts;
+    this.parts = [];
+    this.size = 0;
+    this.flushed = now;
+    for (let at = 0; at < parts.length; ) {
+      const name = parts[at][0];
+      let text = "";
+      for (; at < parts.length && parts[at][0] === name; at++) text += parts[at][1];
+      for (let from = 0, to; from < text.length; from = to) {
+        to = from + CHUNK;
+        if (isHighSurrogate(text, to - 1)) to--;
+        send({ t: name, s: text.slice(from, to) });
       }
-    } finally {
-      leave();
     }
   },
 };

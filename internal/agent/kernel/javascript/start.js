@@ -1,11 +1,10 @@
 // The JavaScript side of Tombolo's kernel driver: V8's REPL mode without a REPL.
 //
 // The files of this folder are one program, the body of a function of `require`:
-// the agent joins them in the order start, channel, output, results, errors,
-// source, modules, typescript, memory, kernel. Its descriptors are those of
-// program.go, and one more:
-//
-//	6  a pipe: one byte for each interrupt
+// the agent joins them in the order start, channel, interrupt, output, results,
+// errors, source, modules, typescript, memory, kernel. Its descriptors are those of
+// program.go; 4 and 6 of
+// them do not block.
 //
 // What JavaScript prints goes over the socket, so that it keeps its order with
 // results. The agent reads the pipes of child processes itself. Where a child
