@@ -550,6 +550,40 @@ func TestARegistryLeadsNowhereElse(t *testing.T) {
 	}
 }
 
+// TestAProxyIsAskedForPublicHostsOnly has a proxy on loopback that can reach anything.
+func TestAProxyIsAskedForPublicHostsOnly(t *testing.T) {
+	var asked []string
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Host)
+		io.WriteString(w, "answer")
+	}))
+	defer proxy.Close()
+	address, err := url.Parse(proxy.URL)
+	require.NoError(t, err)
+	g, err := importer(t, "listed.invalid:5000").newGuard(true)
+	require.NoError(t, err)
+	defer g.close()
+	g.proxy = func(*http.Request) (*url.URL, error) { return address, nil }
+	get := func(host string) error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+"/v2/", nil)
+		require.NoError(t, err)
+		answer, err := g.RoundTrip(req)
+		if err == nil {
+			answer.Body.Close()
+		}
+		return err
+	}
+	for _, host := range []string{"localhost", "127.0.0.1:80", "[::1]", "[::ffff:127.0.0.1]"} {
+		var refused *RefusedError
+		require.ErrorAs(t, get(host), &refused, host)
+	}
+	require.Empty(t, asked)
+	for _, host := range []string{"only-the-proxy-knows.invalid", "listed.invalid:5000", "203.0.113.7"} {
+		require.NoError(t, get(host), host)
+	}
+	require.Len(t, asked, 3)
+}
+
 func TestImportsOfOneImageMakeItOnce(t *testing.T) {
 	var blobs atomic.Int32
 	host := registryFor(t, func(_ http.ResponseWriter, r *http.Request) bool {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -220,6 +221,7 @@ type guard struct {
 	// private lets connections to all registries that are listed through. They are
 	// open only to an image of one of them: another's must not lead there.
 	private bool
+	proxy   func(*http.Request) (*url.URL, error)
 	direct  *http.Transport
 	proxied *http.Transport
 	refused atomic.Pointer[RefusedError]
@@ -237,7 +239,7 @@ func (b Builder) newGuard(private bool) (*guard, error) {
 		}
 		pool.AppendCertsFromPEM(text)
 	}
-	g := &guard{builder: b, private: private}
+	g := &guard{builder: b, private: private, proxy: http.ProxyFromEnvironment}
 	plain := http.Transport{
 		TLSClientConfig:        &tls.Config{RootCAs: pool},
 		TLSHandshakeTimeout:    dialTimeout,
@@ -248,7 +250,7 @@ func (b Builder) newGuard(private bool) (*guard, error) {
 	}
 	g.direct, g.proxied = plain.Clone(), plain.Clone()
 	g.direct.DialContext = g.dial
-	g.proxied.Proxy = http.ProxyFromEnvironment
+	g.proxied.Proxy = func(req *http.Request) (*url.URL, error) { return g.proxy(req) }
 	return g, nil
 }
 
@@ -260,7 +262,7 @@ func (g *guard) close() {
 // RoundTrip goes through the proxy that the environment names, if any. It then
 // connects for us, so what the name means can only be asked beforehand.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	proxy, err := http.ProxyFromEnvironment(req)
+	proxy, err := g.proxy(req)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ type Limits struct {
 }
 
 // DefaultLimits allow a multiple of what the largest images in public registries
-// have. An entry takes some 250 bytes of memory.
+// have. An entry takes some 250 bytes of memory, a folder 600.
 var DefaultLimits = Limits{Entries: 2_000_000, Members: 4_000_000, FileBytes: 64 << 30, Bytes: 128 << 30}
 
 func (l Limits) orDefault() Limits {
