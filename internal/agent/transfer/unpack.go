@@ -45,7 +45,7 @@ func isTar(head []byte) bool {
 		return false
 	}
 	block := make([]byte, 512)
-	n, err := io.ReadFull(content, block)
+	n, _ := io.ReadFull(content, block)
 	if n == 0 && bytes.HasPrefix(head, []byte(bzip2Magic)) && len(head) == sniffSize {
 		return true
 	}
