@@ -402,6 +402,15 @@ func lockFile(path string) (*os.File, error) {
 	return file, nil
 }
 
+// freeBytes is what the disk of the data folder has left.
+func (b *Builds) freeBytes() int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(b.config.DataDir, &st) != nil {
+		return 0
+	}
+	return int64(st.Bavail) * st.Bsize
+}
+
 // diskBytes is what a file or folder takes on the disk, bytes.
 func diskBytes(path string) int64 {
 	var total int64

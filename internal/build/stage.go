@@ -333,6 +333,9 @@ func (s *stage) open(ctx context.Context, layer string) error {
 	return nil
 }
 
+// spareBytes is what a build leaves free on the disk, for the sandboxes.
+const spareBytes = 2 << 30
+
 // keepRate is what is reckoned to be written of a layer in a second, bytes.
 const keepRate = 300 << 20
 
@@ -345,6 +348,10 @@ func (s *stage) keep(ctx context.Context, t task, spent time.Duration) (bool, er
 	}
 	cost := time.Duration(float64(stats.DiskBytes) / keepRate * float64(time.Second))
 	if cost > time.Second && cost > spent {
+		return false, nil
+	}
+	if s.build.b.freeBytes() < stats.DiskBytes+spareBytes {
+		s.build.log.say(LevelWarn, strconv.Itoa(t.number), "the disk is too full to keep the layer of this step")
 		return false, nil
 	}
 	return true, s.build.b.keepLayer(ctx, t.key, s.shop.Save)
@@ -399,6 +406,13 @@ func (s *stage) image(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(folder)
+	stats, err := s.shop.Stats(ctx)
+	if err != nil {
+		return "", err
+	}
+	if need := stats.DiskBytes + spareBytes; r.b.freeBytes() < need {
+		return "", &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
+	}
 	upper := filepath.Join(folder, "disk.tar")
 	if err := s.shop.WriteDisk(ctx, upper); err != nil {
 		return "", &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
