@@ -25,9 +25,15 @@ import (
 const (
 	uploadsDir    = "uploads"  // archives of clients, by key and hash
 	layersDir     = "layers"   // disks of stages, by key of the step
-	imagesDir     = "images"   // the name of the image made of a stage, by its key
+	rootsDir      = "roots"    // the files that were made of a stage, by its key
 	logsDir       = "logs"     // of builds, lines of JSON; a lock beside each that runs
 	partialPrefix = "partial-" // what is being written
+)
+
+// Files under images/ that builds make.
+const (
+	imagePrefix = "template-"
+	upperSuffix = ".upper" // see rootFiles
 )
 
 // Limits on builds.
@@ -85,17 +91,19 @@ type Builds struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	turns  chan struct{}
-	layers sync.RWMutex // held to replace a layer; shared while one is read
+	layers sync.RWMutex  // held to replace a layer; shared while one is read
+	ended  chan struct{} // says that builds have ended, for KeepPruned
 
-	mu   sync.Mutex
-	live map[string]*build // started and not ended
+	mu    sync.Mutex
+	live  map[string]*build // started and not ended
+	inUse map[string]int    // files under images/ that they use
 }
 
 // New makes the folder and ends what builds of processes that died have left.
 func New(ctx context.Context, config Config) (*Builds, error) {
-	b := &Builds{config: config, turns: make(chan struct{}, atOnce), live: map[string]*build{}}
+	b := &Builds{config: config, turns: make(chan struct{}, atOnce), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1)}
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	for _, dir := range []string{uploadsDir, layersDir, imagesDir, logsDir} {
+	for _, dir := range []string{uploadsDir, layersDir, rootsDir, logsDir} {
 		if err := os.MkdirAll(b.dir(dir), 0o700); err != nil {
 			return nil, fmt.Errorf("make the folder of builds: %w", err)
 		}
@@ -341,49 +349,6 @@ func (b *Builds) removePartial() error {
 		found, _ := filepath.Glob(b.dir(pattern))
 		for _, path := range found {
 			errs = append(errs, os.RemoveAll(path))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Prune removes what builds keep and nobody has used for long, or beyond a size:
-// layers, uploads, records and logs. With everything it keeps only what was used
-// in the last hour. It tells how many bytes were, or with dryRun would be, freed.
-func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) (freed int64, err error) {
-	layers, uploads := int64(layersBytes), int64(uploadsMost)
-	if everything {
-		layers, uploads = 0, 0
-	}
-	var errs []error
-	add := func(n int64, err error) {
-		freed += n
-		errs = append(errs, err)
-	}
-	add(pruneFolder(b.dir(layersDir), layers, layersKept, dryRun))
-	owners, err := os.ReadDir(b.dir(uploadsDir))
-	errs = append(errs, err)
-	for _, owner := range owners {
-		add(pruneFolder(filepath.Join(b.dir(uploadsDir), owner.Name()), uploads, uploadKept, dryRun))
-	}
-	if !dryRun {
-		_, err := b.config.Store.PruneBuilds(ctx, time.Now().Add(-logsKept), buildsKept)
-		errs = append(errs, err, b.pruneLogs(ctx))
-	}
-	return freed, errors.Join(errs...)
-}
-
-// pruneLogs removes the logs of builds that have no record any more: it was pruned,
-// or its template deleted.
-func (b *Builds) pruneLogs(ctx context.Context) error {
-	logs, err := filepath.Glob(b.logPath("*"))
-	errs := []error{err}
-	for _, path := range logs {
-		_, err := b.config.Store.Build(ctx, strings.TrimSuffix(filepath.Base(path), ".jsonl"))
-		if errors.Is(err, store.ErrNotFound) {
-			err = os.Remove(path)
-		}
-		if !errors.Is(err, fs.ErrNotExist) { // another process was faster
-			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -43,6 +43,7 @@ type build struct {
 	stages []*stage
 	extra  []*stage // of images that are only copied from
 	step   int      // the last that was settled, from 1
+	used   []string // files under images/, some of them twice
 }
 
 // live takes a build from its start to its end.
@@ -58,12 +59,17 @@ func (r *build) live() {
 		cancel()
 		r.giveTurn()
 	}
+	r.unuse()
 	r.finish(err)
 	r.b.mu.Lock()
 	delete(r.b.live, r.record.ID)
 	r.b.mu.Unlock()
 	r.cancel(nil)
 	close(r.done)
+	select {
+	case r.b.ended <- struct{}{}:
+	default:
+	}
 }
 
 // wait waits for the build's turn.
@@ -148,9 +154,6 @@ func (r *build) finish(err error) {
 	}
 	if err := errors.Join(err, r.log.close(), os.Remove(r.lock.Name()), r.lock.Close()); err != nil {
 		r.b.config.Log.Error("the end of a build was not written", "build", r.record.ID, "error", err)
-	}
-	if _, err := r.b.Prune(context.WithoutCancel(r.ctx), false, false); err != nil {
-		r.b.config.Log.Error("what builds keep was not pruned", "error", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -167,6 +168,7 @@ func (s *stage) begin(ctx context.Context) error {
 		}
 		r.log.say(LevelInfo, StepBase, "[base] FROM template "+from.Template)
 		s.base = t
+		r.use(rootFiles{t.Image, t.Upper})
 		maps.Copy(s.env, t.EnvVars)
 		s.setUser(t.User, t.Workdir)
 	case from.Stage != 0:
@@ -181,6 +183,7 @@ func (s *stage) begin(ctx context.Context) error {
 			return err
 		}
 		s.base = store.Template{Image: filepath.Base(imported.Path)}
+		r.use(rootFiles{Image: s.base.Image})
 		for _, entry := range imported.Config.Env {
 			if name, value, ok := strings.Cut(entry, "="); ok {
 				s.env[name] = value
@@ -201,9 +204,9 @@ func (s *stage) begin(ctx context.Context) error {
 		snapshot = s.base.Snapshot
 	}
 	s.key = layerKey("", struct {
-		Engine, Image, Snapshot string
-		Size, Time              int64
-	}{r.b.config.Manager.EngineVersion(), s.base.Image, snapshot, info.Size(), info.ModTime().Unix()})
+		Engine, Image, Upper, Snapshot string
+		Size, Time                     int64
+	}{r.b.config.Manager.EngineVersion(), s.base.Image, s.base.Upper, snapshot, info.Size(), info.ModTime().Unix()})
 	return nil
 }
 
@@ -360,7 +363,7 @@ func (s *stage) keep(ctx context.Context, t task, spent time.Duration) (bool, er
 // template is what the last stage comes to, with its image made.
 func (s *stage) template(ctx context.Context) (store.Template, error) {
 	record, plan := s.build.record, s.build.plan
-	imageName, err := s.image(ctx)
+	made, err := s.image(ctx)
 	if err != nil {
 		return store.Template{}, err
 	}
@@ -371,7 +374,7 @@ func (s *stage) template(ctx context.Context) (store.Template, error) {
 	t := store.Template{
 		ID: record.TemplateID, Name: record.Alias, KeyID: record.KeyID, Tags: record.Tags, BuildID: record.ID,
 		CPUs: record.CPUs, MemoryBytes: record.MemoryBytes, DiskBytes: record.DiskBytes,
-		Image: imageName, EnvVars: env, User: s.user, Workdir: strings.TrimSuffix(s.workdir, "/"),
+		Image: made.Image, Upper: made.Upper, EnvVars: env, User: s.user, Workdir: strings.TrimSuffix(s.workdir, "/"),
 		StartCmd: s.base.StartCmd, ReadyCmd: s.base.ReadyCmd, Kernels: s.base.Kernels,
 	}
 	if t.Workdir == "" {
@@ -383,49 +386,77 @@ func (s *stage) template(ctx context.Context) (store.Template, error) {
 	return t, nil
 }
 
-// image makes the image of what the stage wrote, or finds the one that an equal
+// rootFiles are the root of a template: names of files under images/.
+type rootFiles struct {
+	Image string `json:"image"`
+	// Upper is what was written over Image, where that is little; see upperMost.
+	Upper string `json:"upper,omitempty"`
+}
+
+// upperMost is how much may be written over an image for it to stay apart, bytes on
+// disk. Apart it shares the image, on disk and in memory, with what it was made from;
+// but every sandbox is given a copy when it starts, which takes a millisecond a MB.
+const upperMost = 16 << 20
+
+// image makes the root of what the stage wrote, or finds the one that an equal
 // build has made.
-func (s *stage) image(ctx context.Context) (string, error) {
+func (s *stage) image(ctx context.Context) (rootFiles, error) {
 	r := s.build
 	wrote := slices.ContainsFunc(s.tasks, task.writes)
 	forced := slices.ContainsFunc(s.tasks, func(t task) bool { return t.forced && t.writes() })
 	if !wrote && s.base.SourceSandbox == "" {
 		s.sayCached(s.tasks)
-		return s.base.Image, nil
+		return rootFiles{s.base.Image, s.base.Upper}, nil
 	}
-	if found := r.b.imageOf(s.key); found != "" && !forced {
+	if found := r.b.rootOf(s.key); found.Image != "" && !forced {
 		s.sayCached(s.tasks)
+		r.use(found)
 		return found, nil
 	}
 	if err := s.reach(ctx); err != nil {
-		return "", err
+		return rootFiles{}, err
 	}
 	r.log.say(LevelInfo, StepFinalize, "[finalize] writing the image")
-	folder, err := r.partialFolder()
+	made, err := s.commit(ctx)
 	if err != nil {
-		return "", err
+		return rootFiles{}, err
 	}
-	defer os.RemoveAll(folder)
+	r.use(made)
+	return made, r.b.noteRoot(s.key, made)
+}
+
+// commit writes the root of what the stage wrote.
+func (s *stage) commit(ctx context.Context) (rootFiles, error) {
+	r := s.build
 	stats, err := s.shop.Stats(ctx)
 	if err != nil {
-		return "", err
+		return rootFiles{}, err
 	}
 	if need := stats.DiskBytes + spareBytes; r.b.freeBytes() < need {
-		return "", &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
+		return rootFiles{}, &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
 	}
-	upper := filepath.Join(folder, "disk.tar")
+	folder, err := r.partialFolder()
+	if err != nil {
+		return rootFiles{}, err
+	}
+	defer os.RemoveAll(folder)
+	upper := filepath.Join(folder, "upper")
 	if err := s.shop.WriteDisk(ctx, upper); err != nil {
-		return "", &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
+		return rootFiles{}, &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
 	}
 	if err := s.close(ctx); err != nil {
-		return "", err
+		return rootFiles{}, err
 	}
-	made, err := r.b.config.Images.Commit(ctx, s.base.Image, upper, "template-"+strings.ReplaceAll(r.record.ID, "-", ""))
+	name := imagePrefix + strings.ReplaceAll(r.record.ID, "-", "")
+	if diskBytes(upper) <= upperMost && s.base.SourceSandbox == "" {
+		made := rootFiles{s.base.Image, name + upperSuffix}
+		return made, os.Rename(upper, r.b.imagePath(made.Upper))
+	}
+	image, err := r.b.config.Images.Commit(ctx, s.base.Image, upper, name)
 	if err != nil {
-		return "", &StepError{Step: StepFinalize, Message: "the image could not be written: " + firstLine(err.Error()), Err: err}
+		return rootFiles{}, &StepError{Step: StepFinalize, Message: "the image could not be written: " + firstLine(err.Error()), Err: err}
 	}
-	name := filepath.Base(made.Path)
-	return name, r.b.noteImage(s.key, name)
+	return rootFiles{Image: filepath.Base(image.Path)}, nil
 }
 
 func (s *stage) close(ctx context.Context) error {
@@ -437,26 +468,32 @@ func (s *stage) close(ctx context.Context) error {
 	return shop.Close(ctx)
 }
 
-// imageOf returns the image that was made of a stage with this key.
-func (b *Builds) imageOf(key string) string {
-	name, err := os.ReadFile(filepath.Join(b.dir(imagesDir), key))
-	if err != nil {
-		return ""
+// rootOf returns the root that was made of a stage with this key; empty when there
+// is none any more.
+func (b *Builds) rootOf(key string) (found rootFiles) {
+	text, err := os.ReadFile(filepath.Join(b.dir(rootsDir), key))
+	if err != nil || json.Unmarshal(text, &found) != nil {
+		return rootFiles{}
 	}
-	if _, err := os.Stat(b.imagePath(string(name))); err != nil {
-		return ""
+	for _, name := range []string{found.Image, found.Upper} {
+		if _, err := os.Stat(b.imagePath(name)); err != nil {
+			return rootFiles{}
+		}
 	}
-	return string(name)
+	return found
 }
 
-// noteImage notes the image of a key.
-func (b *Builds) noteImage(key, name string) error {
-	file := filepath.Join(b.dir(imagesDir), key)
-	fresh := file + ".new"
-	if err := os.WriteFile(fresh, []byte(name), 0o600); err != nil {
+// noteRoot notes the root of a key.
+func (b *Builds) noteRoot(key string, made rootFiles) error {
+	text, err := json.Marshal(made)
+	if err != nil {
 		return err
 	}
-	return os.Rename(fresh, file)
+	file := filepath.Join(b.dir(rootsDir), key)
+	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // title is a task as people see it.

@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
-	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 func newPrune() *cobra.Command {
@@ -46,12 +44,6 @@ snapshots 10 minutes, layers and uploads an hour). Works beside a server.`,
 	return cmd
 }
 
-// Kinds of what is pruned besides the manager's.
-const (
-	unneededImage = "image"
-	unneededBuild = "build"
-)
-
 // prune removes what nothing needs, or with dryRun only tells.
 func (c *core) prune(ctx context.Context, dryRun bool) ([]sandbox.Unneeded, error) {
 	gone := []sandbox.Unneeded{}
@@ -72,62 +64,11 @@ func (c *core) prune(ctx context.Context, dryRun bool) ([]sandbox.Unneeded, erro
 	builds, buildsErr := c.openBuilds(ctx, nil)
 	err = errors.Join(err, buildsErr)
 	if buildsErr == nil {
-		freed, pruneErr := builds.Prune(ctx, true, dryRun)
+		made, pruneErr := builds.Prune(ctx, true, dryRun)
 		builds.Close()
-		err = errors.Join(err, pruneErr)
-		if freed > 0 {
-			gone = append(gone, sandbox.Unneeded{Kind: unneededBuild, Name: "layers and uploads", Bytes: freed})
-		}
+		gone, err = append(gone, made...), errors.Join(err, pruneErr)
 	}
-	images, imagesErr := c.unneededImages(ctx)
-	for _, image := range images {
-		if !dryRun {
-			if removeErr := c.images().Remove(image.Name); removeErr != nil {
-				err = errors.Join(err, removeErr)
-				continue
-			}
-		}
-		gone = append(gone, image)
-	}
-	return gone, errors.Join(err, imagesErr)
-}
-
-// imageSpared is how long an image that nothing refers to stays: what it was made
-// for may just be about to.
-const imageSpared = 10 * time.Minute
-
-// unneededImages are images that no template and no sandbox was made from. While
-// builds run all are needed.
-func (c *core) unneededImages(ctx context.Context) ([]sandbox.Unneeded, error) {
-	running, err := c.store.Builds(ctx, store.BuildFilter{States: []store.BuildState{store.Building}, Most: 1})
-	if err != nil || len(running) > 0 {
-		return nil, err
-	}
-	templates, err := c.store.Templates(ctx)
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := c.manager.ImagesInUse(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range templates {
-		wanted[t.Image] = true
-	}
-	all, err := c.images().List()
-	if err != nil {
-		return nil, err
-	}
-	var found []sandbox.Unneeded
-	for _, image := range all {
-		name := filepath.Base(image.Path)
-		info, err := os.Stat(image.Path)
-		if err != nil || wanted[name] || time.Since(info.ModTime()) < imageSpared {
-			continue
-		}
-		found = append(found, sandbox.Unneeded{Kind: unneededImage, Name: name, Bytes: onDisk(image.Path)})
-	}
-	return found, nil
+	return gone, err
 }
 
 func printPruned(gone []sandbox.Unneeded, dryRun, asJSON bool) error {

@@ -109,6 +109,7 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	}
 	defer builds.Close()
+	builds.KeepPruned()
 	domain := front.clientDomain(listener.Addr())
 	sandboxes := measure.Sandboxes(core.manager)
 	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: event.NewWebhooks(core.store, sender), Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})

@@ -98,6 +98,10 @@ type Spec struct {
 	Version string
 	// Image is the root file system, an EROFS file that is never written.
 	Image string
+	// Upper is a file WriteDisk wrote of an instance with this Image: Start begins with
+	// what was written then. Any version reads it. Not together with Disk, which has
+	// all that was written; a checkpoint has too.
+	Upper string
 	// Disk is a folder CheckpointDisk wrote: Start begins with what was written
 	// then. Empty begins with the image alone.
 	Disk string

@@ -44,7 +44,8 @@ type source struct {
 	Seen []string `json:"seen,omitempty"`
 
 	memory string // folder to restore from
-	disk   string // folder whose disk to boot from; with neither it boots from the image alone
+	disk   string // folder whose disk to boot from
+	upper  string // file with what to boot with over the image, where there is neither
 }
 
 // sourceOf is what sandboxes of a template start from. A snapshot belongs to the
@@ -76,7 +77,11 @@ func (m *Manager) sourceOf(t store.Template) (source, error) {
 
 // coldSource boots an image with what this program has.
 func (m *Manager) coldSource(t store.Template) source {
-	return source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version(), Image: m.imageStamp(t.Image), Volumes: true}
+	from := source{Agent: filepath.Base(m.agentDir), Engine: m.config.Engine.Version(), Image: m.imageStamp(t.Image), Volumes: true}
+	if t.Upper != "" {
+		from.upper = m.imagePath(t.Upper)
+	}
+	return from
 }
 
 // imageStamp tells an image from one that was made again under the same name: what
@@ -232,7 +237,9 @@ func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run, standIns 
 			r.instance, err = m.config.Engine.Restore(ctx, spec, s.from.memory)
 			r.restored = time.Now()
 		} else {
-			spec.Disk = s.from.disk
+			if spec.Disk = s.from.disk; spec.Disk == "" {
+				spec.Upper = s.from.upper
+			}
 			r.instance, err = m.config.Engine.Start(ctx, spec)
 		}
 		return err

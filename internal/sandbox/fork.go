@@ -230,7 +230,7 @@ func (s *sandbox) asTemplate(req SnapshotRequest, shared *sharedState) store.Tem
 	t.Tags, t.Public = []string{name.Tag}, false
 	t.BuildID, t.BuiltAt = uuid.NewString(), t.CreatedAt
 	t.Snapshot, t.AgentHash, t.EngineHash = shared.name, shared.from.Agent, shared.from.Engine
-	t.ImageStamp = shared.from.Image
+	t.ImageStamp, t.Upper = shared.from.Image, ""
 	t.SourceSandbox, t.DiskOnly, t.RecipeHash = s.id, req.DiskOnly, ""
 	t.EnvVars = maps.Clone(t.EnvVars)
 	if t.EnvVars == nil {

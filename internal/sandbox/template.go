@@ -81,6 +81,9 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 		}
 	}
 	t.SizeBytes = diskBlocks(m.imagePath(t.Image))
+	if t.Upper != "" {
+		t.SizeBytes += diskBlocks(m.imagePath(t.Upper))
+	}
 	if t.Snapshot != "" {
 		t.SizeBytes += diskBlocks(m.snapshotDir(t.Snapshot))
 	}
@@ -115,14 +118,14 @@ func (m *Manager) snapshotName(t store.Template) (string, error) {
 		return "", fmt.Errorf("image of template %s: %w", t.Name, err)
 	}
 	shape, err := json.Marshal(struct {
-		Image, Agent, Engine, CA, Start, Ready, User, Workdir string
+		Image, Upper, Agent, Engine, CA, Start, Ready, User, Workdir string
 		CPUs                                                  int
 		Size, Time, Memory, Disk, Processes                   int64
 		Env                                                   map[string]string
 		Kernels                                               []string
 		Volumes                                               bool
 	}{
-		t.Image, t.AgentHash, t.EngineHash, m.caHash, t.StartCmd, t.ReadyCmd, t.User, t.Workdir,
+		t.Image, t.Upper, t.AgentHash, t.EngineHash, m.caHash, t.StartCmd, t.ReadyCmd, t.User, t.Workdir,
 		t.CPUs, image.Size(), image.ModTime().Unix(), t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels, true,
 	})
 	if err != nil {

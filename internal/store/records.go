@@ -75,6 +75,7 @@ type Template struct {
 	DiskBytes   int64             `json:"diskBytes"`
 	SizeBytes   int64             `json:"sizeBytes"`          // of image and snapshot, on disk
 	Image       string            `json:"image"`              // file name under images/
+	Upper       string            `json:"upper,omitempty"`    // likewise: what was written over the image, a tar archive
 	Snapshot    string            `json:"snapshot,omitempty"` // folder name under snapshots/; empty starts cold
 	StartCmd    string            `json:"startCmd,omitempty"`
 	ReadyCmd    string            `json:"readyCmd,omitempty"`

@@ -137,6 +137,33 @@ func (s Suite) Run(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, left, 1, "the archive alone")
 	})
+	t.Run("StartsAnewWithWhatWasWrittenOverTheImage", func(t *testing.T) {
+		i := s.start(t, image, engine.Limits{}, "reboots")
+		i.expect("start 1")
+		upper := filepath.Join(t.TempDir(), "upper")
+		require.NoError(t, i.WriteDisk(t.Context(), upper))
+		i.expect("count 20") // runs on
+		require.NoError(t, i.Stop(t.Context()))
+		spec := s.spec(t, image, engine.Limits{}, "reboots")
+		spec.Upper = upper
+		i = s.launch(t, spec, "")
+		i.expect("start 2")
+		require.NoError(t, os.Remove(upper), "what was written is not needed once the instance runs")
+		checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+		require.NoError(t, i.Checkpoint(t.Context(), checkpoint))
+		require.NoError(t, i.Stop(t.Context()))
+		restored := s.launch(t, s.spec(t, image, engine.Limits{}, "reboots"), checkpoint)
+		restored.expect("count 60")
+		again := filepath.Join(t.TempDir(), "again")
+		require.NoError(t, restored.WriteDisk(t.Context(), again))
+		require.NoError(t, restored.Stop(t.Context()))
+		spec = s.spec(t, image, engine.Limits{}, "reboots")
+		spec.Upper = again
+		third := s.launch(t, spec, "")
+		third.expect("start 3")
+		require.NoError(t, third.Stop(t.Context()))
+		s.expectNothingLeft(t, third)
+	})
 	t.Run("RunsOnWithoutItsProcessUntilAdopted", func(t *testing.T) {
 		i := s.start(t, image, engine.Limits{}, "count")
 		i.expect("count 5")

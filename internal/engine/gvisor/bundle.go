@@ -64,6 +64,15 @@ func ociSpec(spec engine.Spec, cgroupPath string) *specs.Spec {
 	// memory before it is watched stands still until it is.
 	disableOOMKiller := true
 	caps := &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities, Inheritable: capabilities}
+	annotations := map[string]string{
+		"dev.gvisor.spec.rootfs.source":  spec.Image,
+		"dev.gvisor.spec.rootfs.type":    "erofs",
+		"dev.gvisor.spec.rootfs.overlay": "self",
+		"dev.gvisor.spec.rootfs.options": fmt.Sprintf("size=%d", spec.Limits.DiskBytes),
+	}
+	if spec.Upper != "" {
+		annotations["dev.gvisor.tar.rootfs.upper"] = spec.Upper
+	}
 	return &specs.Spec{
 		Version:  specs.Version,
 		Hostname: spec.Hostname,
@@ -77,13 +86,8 @@ func ociSpec(spec engine.Spec, cgroupPath string) *specs.Spec {
 				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1 << 20},
 			},
 		},
-		Mounts: mounts(spec),
-		Annotations: map[string]string{
-			"dev.gvisor.spec.rootfs.source":  spec.Image,
-			"dev.gvisor.spec.rootfs.type":    "erofs",
-			"dev.gvisor.spec.rootfs.overlay": "self",
-			"dev.gvisor.spec.rootfs.options": fmt.Sprintf("size=%d", spec.Limits.DiskBytes),
-		},
+		Mounts:      mounts(spec),
+		Annotations: annotations,
 		Linux: &specs.Linux{
 			CgroupsPath: cgroupPath,
 			Resources: &specs.LinuxResources{

@@ -1,0 +1,234 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// Kinds of what Prune removes.
+const (
+	unneededImage   = "image"
+	unneededLayers  = "layers"
+	unneededUploads = "uploads"
+)
+
+const (
+	// imageSpared is how long an image stays that nothing refers to: what it was made
+	// for may be about to.
+	imageSpared = 10 * time.Minute
+	// importKept is how long an imported image stays that nobody uses, to be built on.
+	importKept   = 30 * 24 * time.Hour
+	importPrefix = "oci-"
+	pruneEvery   = time.Hour
+)
+
+// Prune removes what builds made and nothing needs: images that no template, sandbox
+// or build has; layers, uploads, records and logs that nobody has used for long, or
+// beyond a size. With everything it also removes those kept for later builds, but
+// for what was used a moment ago (images 10 minutes, layers and uploads an hour). It
+// tells what that was, or with dryRun would be.
+func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.Unneeded, error) {
+	gone, err := b.pruneImages(ctx, everything, dryRun)
+	errs := []error{err}
+	layers, uploads := int64(layersBytes), int64(uploadsMost)
+	if everything {
+		layers, uploads = 0, 0
+	}
+	add := func(kind, dir string, keep int64, keepFor time.Duration) {
+		freed, err := pruneFolder(dir, keep, keepFor, dryRun)
+		errs = append(errs, err)
+		if freed > 0 {
+			gone = append(gone, sandbox.Unneeded{Kind: kind, Name: filepath.Base(dir), Bytes: freed})
+		}
+	}
+	add(unneededLayers, b.dir(layersDir), layers, layersKept)
+	owners, err := os.ReadDir(b.dir(uploadsDir))
+	errs = append(errs, err)
+	for _, owner := range owners {
+		add(unneededUploads, filepath.Join(b.dir(uploadsDir), owner.Name()), uploads, uploadKept)
+	}
+	if !dryRun {
+		errs = append(errs, b.pruneRecords(ctx))
+	}
+	return gone, errors.Join(errs...)
+}
+
+// pruneRecords removes records of old builds, logs without a record, for it was
+// pruned or its template deleted, and notes of roots that are gone.
+func (b *Builds) pruneRecords(ctx context.Context) error {
+	_, err := b.config.Store.PruneBuilds(ctx, time.Now().Add(-logsKept), buildsKept)
+	errs := []error{err}
+	logs, err := filepath.Glob(b.logPath("*"))
+	errs = append(errs, err)
+	for _, path := range logs {
+		_, err := b.config.Store.Build(ctx, strings.TrimSuffix(filepath.Base(path), ".jsonl"))
+		if errors.Is(err, store.ErrNotFound) {
+			err = os.Remove(path)
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // another process was faster
+			errs = append(errs, err)
+		}
+	}
+	notes, err := os.ReadDir(b.dir(rootsDir))
+	errs = append(errs, err)
+	for _, note := range notes {
+		if b.rootOf(note.Name()).Image == "" {
+			errs = append(errs, os.Remove(filepath.Join(b.dir(rootsDir), note.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pruneImages removes files under images/. While other processes build, all are needed.
+func (b *Builds) pruneImages(ctx context.Context, everything, dryRun bool) ([]sandbox.Unneeded, error) {
+	if b.elsewhere() {
+		return nil, nil
+	}
+	needed, err := b.neededImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(b.imagePath(""))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var gone []sandbox.Unneeded
+	var errs []error
+	for _, e := range entries {
+		name := e.Name()
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() || needed[name] || !isRoot(name) || !superfluous(name, unusedFor(info), everything) {
+			continue
+		}
+		gone = append(gone, sandbox.Unneeded{Kind: unneededImage, Name: name, Bytes: diskBytes(b.imagePath(name))})
+		if dryRun {
+			continue
+		}
+		if strings.HasSuffix(name, upperSuffix) {
+			errs = append(errs, os.Remove(b.imagePath(name)))
+		} else {
+			errs = append(errs, b.config.Images.Remove(name))
+		}
+	}
+	return gone, errors.Join(errs...)
+}
+
+func isRoot(name string) bool {
+	return strings.HasSuffix(name, ".erofs") || strings.HasSuffix(name, upperSuffix)
+}
+
+// superfluous tells whether an image that nothing refers to is to go. Recipes'
+// images are what `tombolo template build` makes templates of, so they go last.
+func superfluous(name string, unused time.Duration, everything bool) bool {
+	switch {
+	case unused < imageSpared:
+		return false
+	case everything, strings.HasPrefix(name, imagePrefix):
+		return true
+	}
+	return strings.HasPrefix(name, importPrefix) && unused > importKept
+}
+
+// unusedFor is how long a file was not used: its time of access is set by use, for
+// its time of change tells one image from another.
+func unusedFor(info fs.FileInfo) time.Duration {
+	used := info.ModTime()
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		if access := time.Unix(stat.Atim.Unix()); access.After(used) {
+			used = access
+		}
+	}
+	return time.Since(used)
+}
+
+// neededImages are the files under images/ that templates, sandboxes and builds have.
+func (b *Builds) neededImages(ctx context.Context) (map[string]bool, error) {
+	b.mu.Lock()
+	needed := map[string]bool{}
+	for name := range b.inUse {
+		needed[name] = true
+	}
+	b.mu.Unlock()
+	used, err := b.config.Manager.ImagesInUse(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for name := range used {
+		needed[name] = true
+	}
+	templates, err := b.config.Store.Templates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range templates {
+		needed[t.Image], needed[t.Upper] = true, true
+	}
+	return needed, nil
+}
+
+// elsewhere tells whether other processes build.
+func (b *Builds) elsewhere() bool {
+	for _, id := range b.others() {
+		if b.running(id) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// use keeps files from being pruned while the build runs.
+func (r *build) use(root rootFiles) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	for _, name := range []string{root.Image, root.Upper} {
+		if name == "" {
+			continue
+		}
+		r.b.inUse[name]++
+		r.used = append(r.used, name)
+		path := r.b.imagePath(name)
+		if info, err := os.Stat(path); err == nil {
+			os.Chtimes(path, time.Now(), info.ModTime())
+		}
+	}
+}
+
+// unuse takes back every use.
+func (r *build) unuse() {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	for _, name := range r.used {
+		if r.b.inUse[name]--; r.b.inUse[name] == 0 {
+			delete(r.b.inUse, name)
+		}
+	}
+}
+
+// KeepPruned prunes now, every hour, and when builds have ended, until Close.
+func (b *Builds) KeepPruned() {
+	b.work.Go(func() {
+		for {
+			if _, err := b.Prune(b.ctx, false, false); err != nil && b.ctx.Err() == nil {
+				b.config.Log.Error("what builds made and nothing needs was not removed", "error", err)
+			}
+			select {
+			case <-b.ctx.Done():
+				return
+			case <-b.ended:
+			case <-time.After(pruneEvery):
+			}
+		}
+	})
+}
