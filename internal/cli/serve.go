@@ -145,6 +145,7 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	case <-ctx.Done():
 	}
+	builds.Close() // they use what the manager has
 	// Sandboxes first: that is what ends the streams into them.
 	stop := core.manager.Leave
 	if c.OnStop == onStopEnd {

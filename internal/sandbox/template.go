@@ -119,11 +119,11 @@ func (m *Manager) snapshotName(t store.Template) (string, error) {
 	}
 	shape, err := json.Marshal(struct {
 		Image, Upper, Agent, Engine, CA, Start, Ready, User, Workdir string
-		CPUs                                                  int
-		Size, Time, Memory, Disk, Processes                   int64
-		Env                                                   map[string]string
-		Kernels                                               []string
-		Volumes                                               bool
+		CPUs                                                         int
+		Size, Time, Memory, Disk, Processes                          int64
+		Env                                                          map[string]string
+		Kernels                                                      []string
+		Volumes                                                      bool
 	}{
 		t.Image, t.Upper, t.AgentHash, t.EngineHash, m.caHash, t.StartCmd, t.ReadyCmd, t.User, t.Workdir,
 		t.CPUs, image.Size(), image.ModTime().Unix(), t.MemoryBytes, t.DiskBytes, defaultProcesses, t.EnvVars, t.Kernels, true,
