@@ -12,7 +12,7 @@ import (
 )
 
 func TestRecipesOfTheProgramLoad(t *testing.T) {
-	assert.Equal(t, []string{"base", "code-interpreter-v1"}, Recipes())
+	assert.Equal(t, []string{"base", "code-interpreter-v1", "desktop", "mcp-gateway"}, Recipes())
 	for _, name := range Recipes() {
 		r, err := Load(name)
 		require.NoError(t, err)

@@ -15,7 +15,7 @@ type server struct {
 	with string // a requirement that the package forgets to state
 	bin  string // the program in it
 	args []string
-	env  map[string]string // always set
+	env  map[string]string // always set; ~/ is the home of who it runs as
 	keys map[string]key    // what a caller may configure
 }
 
@@ -48,8 +48,11 @@ var catalogue = map[string]server{
 	"filesystem": {npm: "@modelcontextprotocol/server-filesystem", bin: "mcp-server-filesystem", keys: map[string]key{
 		"paths": {args: true, required: true},
 	}},
-	"git":                {pypi: "mcp-server-git", bin: "mcp-server-git", keys: map[string]key{"paths": {flag: "--repository"}}},
-	"memory":             {npm: "@modelcontextprotocol/server-memory", bin: "mcp-server-memory"},
+	"git": {pypi: "mcp-server-git", bin: "mcp-server-git", keys: map[string]key{"paths": {flag: "--repository"}}},
+	"memory": {
+		npm: "@modelcontextprotocol/server-memory", bin: "mcp-server-memory",
+		env: map[string]string{"MEMORY_FILE_PATH": "~/.mcp-memory.jsonl"}, // without it, where it is installed
+	},
 	"nextDevtools":       {npm: "next-devtools-mcp", bin: "next-devtools-mcp"},
 	"openbnbAirbnb":      {npm: "@openbnb/mcp-server-airbnb", bin: "mcp-server-airbnb"},
 	"sequentialthinking": {npm: "@modelcontextprotocol/server-sequential-thinking", bin: "mcp-server-sequential-thinking"},

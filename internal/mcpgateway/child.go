@@ -69,7 +69,7 @@ func (c *child) start(ctx context.Context) error {
 	cmd := who.command(context.Background(), c.Dir, c.Env, c.Command...)
 	var last tail
 	cmd.Stderr = io.MultiWriter(c.output, &last)
-	process, err := startProcess(cmd, cmd.Stderr)
+	process, err := startProcess(cmd, cmd.Stderr, c.gateway.progress)
 	if err != nil {
 		return err
 	}
@@ -248,9 +248,6 @@ func (c *child) clientOptions() *mcp.ClientOptions {
 		ResourceListChangedHandler: func(_ context.Context, r *mcp.ResourceListChangedRequest) { relist(r.Session) },
 		ResourceUpdatedHandler: func(ctx context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
 			c.gateway.server.ResourceUpdated(ctx, r.Params)
-		},
-		ProgressNotificationHandler: func(ctx context.Context, r *mcp.ProgressNotificationClientRequest) {
-			c.gateway.progress(ctx, r.Params)
 		},
 	}
 }

@@ -147,9 +147,16 @@ func checkEnv(env map[string]string) error {
 
 // configure makes a server of a catalogue's entry.
 func (s server) configure(values map[string]any) (Server, error) {
-	result := Server{Env: maps.Clone(s.env), install: s.installer()}
-	if result.Env == nil {
-		result.Env = map[string]string{}
+	who, err := runAs()
+	if err != nil {
+		return Server{}, err
+	}
+	result := Server{Env: map[string]string{}, install: s.installer()}
+	for name, value := range s.env {
+		if below, ok := strings.CutPrefix(value, "~/"); ok {
+			value = filepath.Join(who.home, below)
+		}
+		result.Env[name] = value
 	}
 	result.Command = append([]string{s.installer().program(s.bin)}, s.args...)
 	for _, name := range slices.Sorted(maps.Keys(s.keys)) {

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -36,6 +37,7 @@ const (
 	maxHeader   = 64 << 10         // bytes
 	sessionIdle = 30 * time.Minute // then a client's session is forgotten
 	startAtOnce = 4                // servers
+	maxHeard    = 64               // notices of a call's progress that a client has not taken
 )
 
 var implementation = &mcp.Implementation{Name: "tombolo-mcp-gateway", Version: "1.0.0"}
@@ -64,18 +66,13 @@ type Gateway struct {
 
 	calls   sync.Mutex
 	next    int
-	waiting map[string]caller // who wants to hear of a call's progress, by our token
-}
-
-type caller struct {
-	session *mcp.ServerSession
-	token   any
+	waiting map[string]chan *mcp.ProgressNotificationParams // who wants to hear of a call's progress, by our token
 }
 
 // Start installs what is missing and starts all servers. It returns when each has
 // said what it offers; if one cannot, none runs on. ctx bounds the start only.
 func Start(ctx context.Context, o Options) (*Gateway, error) {
-	g := &Gateway{token: sha256.Sum256([]byte(o.Token)), log: o.Log, waiting: map[string]caller{}, shown: newView()}
+	g := &Gateway{token: sha256.Sum256([]byte(o.Token)), log: o.Log, waiting: map[string]chan *mcp.ProgressNotificationParams{}, shown: newView()}
 	if o.Token == "" {
 		return nil, errors.New("a gateway needs a token")
 	}
@@ -321,12 +318,12 @@ func (g *Gateway) addTool(name string, s shown[*mcp.Tool]) {
 			params.Arguments = nil
 		}
 		if token := r.Params.GetProgressToken(); token != nil {
-			ours := g.await(caller{r.Session, token})
-			defer g.forget(ours)
+			ours, stop := g.passProgress(ctx, r.Session, token)
+			defer stop()
 			params.SetProgressToken(ours)
 		}
 		result, err := session.CallTool(ctx, params)
-		if errors.Is(err, mcp.ErrConnectionClosed) {
+		if answer := (*jsonrpc.Error)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
 			return failed(fmt.Errorf("server %q ended during the call; it is started again: %w", s.child.Name, err)), nil
 		}
 		return result, err
@@ -429,32 +426,41 @@ func (g *Gateway) subscribe(ctx context.Context, uri string, on bool) error {
 	return last
 }
 
-// await remembers who wants to hear of a call's progress. Servers get a token of
-// ours, for those of different clients may be equal.
-func (g *Gateway) await(c caller) string {
+// passProgress passes on what a server says of the progress of one call, until
+// stop, which waits for the rest of it. Servers get a token of ours, for those of
+// different clients may be equal.
+func (g *Gateway) passProgress(ctx context.Context, to *mcp.ServerSession, token any) (ours string, stop func()) {
+	heard := make(chan *mcp.ProgressNotificationParams, maxHeard)
 	g.calls.Lock()
-	defer g.calls.Unlock()
 	g.next++
-	token := fmt.Sprint("call-", g.next)
-	g.waiting[token] = c
-	return token
+	ours = fmt.Sprint("call-", g.next)
+	g.waiting[ours] = heard
+	g.calls.Unlock()
+	var passing sync.WaitGroup
+	passing.Go(func() {
+		for p := range heard {
+			passed := *p
+			passed.ProgressToken = token
+			to.NotifyProgress(ctx, &passed)
+		}
+	})
+	return ours, func() {
+		g.calls.Lock()
+		delete(g.waiting, ours)
+		close(heard)
+		g.calls.Unlock()
+		passing.Wait()
+	}
 }
 
-func (g *Gateway) forget(token string) {
-	g.calls.Lock()
-	defer g.calls.Unlock()
-	delete(g.waiting, token)
-}
-
-func (g *Gateway) progress(ctx context.Context, p *mcp.ProgressNotificationParams) {
+// progress hears of the progress of a call. It never waits: what a client does not
+// take in time is left out.
+func (g *Gateway) progress(p *mcp.ProgressNotificationParams) {
 	token, _ := p.ProgressToken.(string)
 	g.calls.Lock()
-	c, ok := g.waiting[token]
-	g.calls.Unlock()
-	if !ok {
-		return
+	defer g.calls.Unlock()
+	select {
+	case g.waiting[token] <- p: // nil, and never ready, when nobody waits
+	default:
 	}
-	passed := *p
-	passed.ProgressToken = c.token
-	c.session.NotifyProgress(ctx, &passed)
 }

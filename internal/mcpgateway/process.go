@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // maxLine is how long one message of a server may be, bytes.
@@ -29,8 +31,10 @@ type process struct {
 	err   error         // then, what cmd.Wait said
 }
 
-// startProcess starts the command. What it prints besides messages goes to noise.
-func startProcess(cmd *exec.Cmd, noise io.Writer) (*process, error) {
+// startProcess starts the command. What it prints besides messages goes to noise,
+// notices of progress go to progress: the library would handle them beside the
+// answers that they come before.
+func startProcess(cmd *exec.Cmd, noise io.Writer, progress func(*mcp.ProgressNotificationParams)) (*process, error) {
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -45,7 +49,7 @@ func startProcess(cmd *exec.Cmd, noise io.Writer) (*process, error) {
 	said, says := io.Pipe()
 	p := &process{cmd: cmd, stdin: stdin, said: said, ended: make(chan struct{})}
 	go func() {
-		says.CloseWithError(passMessages(says, stdout, noise))
+		says.CloseWithError(passMessages(says, stdout, noise, progress))
 		p.err = cmd.Wait()
 		close(p.ended)
 	}()
@@ -53,7 +57,7 @@ func startProcess(cmd *exec.Cmd, noise io.Writer) (*process, error) {
 }
 
 // passMessages copies the lines that are messages until the end.
-func passMessages(to io.Writer, from io.Reader, noise io.Writer) error {
+func passMessages(to io.Writer, from io.Reader, noise io.Writer, progress func(*mcp.ProgressNotificationParams)) error {
 	lines := bufio.NewReaderSize(from, 64<<10)
 	var line []byte
 	for {
@@ -65,11 +69,15 @@ func passMessages(to io.Writer, from io.Reader, noise io.Writer) error {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		}
-		if isMessage(line) {
+		message, ok := parseMessage(line)
+		switch {
+		case ok && message.Method == "notifications/progress":
+			progress(&message.Params)
+		case ok:
 			if _, err := to.Write(line); err != nil {
 				return err
 			}
-		} else if len(line) > 0 {
+		case len(line) > 0:
 			noise.Write(line)
 		}
 		line = line[:0]
@@ -79,15 +87,24 @@ func passMessages(to io.Writer, from io.Reader, noise io.Writer) error {
 	}
 }
 
-func isMessage(line []byte) bool {
+// message is what of a message must be known here.
+type message struct {
+	Version string                         `json:"jsonrpc"`
+	Method  string                         `json:"method"`
+	Params  mcp.ProgressNotificationParams `json:"-"`
+}
+
+func parseMessage(line []byte) (m message, ok bool) {
 	line = bytes.TrimSpace(line)
-	if len(line) == 0 || line[0] != '{' {
-		return false
+	if len(line) == 0 || line[0] != '{' || json.Unmarshal(line, &m) != nil || m.Version != "2.0" {
+		return m, false
 	}
-	var message struct {
-		Version string `json:"jsonrpc"`
+	if m.Method == "notifications/progress" {
+		return m, json.Unmarshal(line, &struct {
+			Params *mcp.ProgressNotificationParams `json:"params"`
+		}{&m.Params}) == nil
 	}
-	return json.Unmarshal(line, &message) == nil && message.Version == "2.0"
+	return m, true
 }
 
 func (p *process) Read(b []byte) (int, error)  { return p.said.Read(b) }
