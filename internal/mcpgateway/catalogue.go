@@ -23,6 +23,7 @@ type server struct {
 type key struct {
 	env      string // an environment variable of this name
 	flag     string // or an argument of this name, the value follows
+	alone    bool   // … when there is one value only
 	args     bool   // or arguments by themselves
 	required bool
 }
@@ -48,7 +49,7 @@ var catalogue = map[string]server{
 	"filesystem": {npm: "@modelcontextprotocol/server-filesystem", bin: "mcp-server-filesystem", keys: map[string]key{
 		"paths": {args: true, required: true},
 	}},
-	"git": {pypi: "mcp-server-git", bin: "mcp-server-git", keys: map[string]key{"paths": {flag: "--repository"}}},
+	"git": {pypi: "mcp-server-git", bin: "mcp-server-git", keys: map[string]key{"paths": {flag: "--repository", alone: true}}},
 	"memory": {
 		npm: "@modelcontextprotocol/server-memory", bin: "mcp-server-memory",
 		env: map[string]string{"MEMORY_FILE_PATH": "~/.mcp-memory.jsonl"}, // without it, where it is installed

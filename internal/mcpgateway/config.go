@@ -174,6 +174,7 @@ func (s server) configure(values map[string]any) (Server, error) {
 		switch {
 		case k.args:
 			result.Command = append(result.Command, words...)
+		case k.alone && len(words) > 1: // the server takes one, or any without
 		case k.flag != "":
 			for _, word := range words {
 				result.Command = append(result.Command, k.flag, word)
