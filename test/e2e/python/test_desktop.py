@@ -182,6 +182,9 @@ def test_the_editor_by_mouse_and_keys(desktop):
 
     desktop.press(["ctrl", "home"])  # a double click takes a word
     eventually(lambda: _word(desktop, 125, 185), 20, "a double click selects a word")
+    desktop.left_click(400, 400)  # and dragging what is between
+    desktop.drag((125, 203), (300, 270))
+    eventually(lambda: "\nline" in _selected(desktop), 20, "lines are selected")
     desktop.right_click(300, 300)
     eventually(lambda: len(windows(desktop, "mousepad")) > 1, 20, "the menu is open")
     desktop.press("esc")
@@ -192,10 +195,14 @@ def test_the_editor_by_mouse_and_keys(desktop):
 def _word(box, x, y):
     """The word there, by a double click."""
     box.double_click(x, y)
-    return box.commands.run("xclip -o -selection primary 2>/dev/null || true").stdout.strip() == "line"
+    return _selected(box).strip() == "line"
 
 
-def test_dragging_a_window(desktop):
+def _selected(box):
+    return box.commands.run("xclip -o -selection primary 2>/dev/null || true").stdout
+
+
+def test_moving_a_window(desktop):
     desktop.launch("mousepad")
     one = window(desktop, "mousepad")
     desktop.commands.run(f"xdotool windowsize --sync {one} 400 300 windowmove --sync {one} 200 200")
@@ -206,8 +213,12 @@ def test_dragging_a_window(desktop):
         return tuple(int(re.search(rf"Absolute upper-left {axis}: +(-?\d+)", text)[1]) for axis in "XY")
 
     x, y = place()
-    desktop.drag((x + 200, y - 12), (x + 350, y + 88))  # by its title
-    eventually(lambda: place() == (x + 150, y + 100), 20, f"the window has moved from {(x, y)} (it is at {place()})")
+    desktop.move_mouse(x + 200, y - 12)  # its title; a window follows once the pointer has moved a little
+    desktop.mouse_press()
+    for step in range(1, 11):
+        desktop.move_mouse(x + 200 + 15 * step, y - 12 + 10 * step)
+    desktop.mouse_release()
+    eventually(lambda: place()[0] > x + 100 and place()[1] > y + 50, 20, f"the window has moved from {(x, y)}")
     desktop.commands.run(f"xdotool windowclose {one}")
     desktop.middle_click(500, 500)
 
@@ -239,7 +250,7 @@ class Vnc:
     def __init__(self, box, port=6080):
         tunnel = socket.create_connection((SERVER.hostname, SERVER.port))
         self.socket = connect(f"ws://{port}-{box.sandbox_id}.localhost:{SERVER.port}/websockify", sock=tunnel,
-                              subprotocols=["binary"], open_timeout=20)
+                              subprotocols=["binary"], open_timeout=20, legacy=True)
         self.data = b""
 
     def read(self, size):
