@@ -87,8 +87,13 @@ func lookUp(t *testing.T, image *gvisor.Image, path string) gvisor.Inode {
 	return inode
 }
 
-func TestAnImageIsWhatTheFolderIs(t *testing.T) {
+func TestImageOfAFolder(t *testing.T) {
 	folder := makeFolder(t)
+	t.Run("IsWhatTheFolderIs", func(t *testing.T) { isWhatTheFolderIs(t, folder) })
+	t.Run("EqualTreesGiveEqualImages", func(t *testing.T) { equalTreesGiveEqualImages(t, folder) })
+}
+
+func isWhatTheFolderIs(t *testing.T, folder string) {
 	path := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, erofs.WriteFolder(t.Context(), folder, path))
 	image := openImage(t, path)
@@ -168,8 +173,7 @@ func list(t *testing.T, image *gvisor.Image, nid uint64, each func()) {
 	}))
 }
 
-func TestEqualTreesGiveEqualImages(t *testing.T) {
-	folder := makeFolder(t)
+func equalTreesGiveEqualImages(t *testing.T, folder string) {
 	dir := t.TempDir()
 	first, second, third := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "3")
 	require.NoError(t, erofs.WriteFolder(t.Context(), folder, first))
