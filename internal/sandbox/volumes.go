@@ -316,11 +316,11 @@ const emptyVolumeOptions = "size=64k,nr_inodes=256,mode=0755"
 // are seen inside, for which it has to be shared.
 func (m *Manager) openVolumes(r *run) error {
 	dir := m.volumesDir(r.id)
-	err := os.Mkdir(dir, 0o700)
-	if errors.Is(err, fs.ErrExist) { // a shell has it
-		return nil
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	if err != nil {
+	mounted, err := isMounted(dir)
+	if err != nil || mounted { // a shell has it
 		return err
 	}
 	err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, volumesDirOptions)
@@ -331,6 +331,15 @@ func (m *Manager) openVolumes(r *run) error {
 		return fmt.Errorf("make the folder of volumes: %w", err)
 	}
 	return nil
+}
+
+// isMounted tells whether a folder is on another file system than the one it is in.
+func isMounted(dir string) (bool, error) {
+	var at, above unix.Stat_t
+	if err := errors.Join(unix.Lstat(dir, &at), unix.Lstat(filepath.Dir(dir), &above)); err != nil {
+		return false, err
+	}
+	return at.Dev != above.Dev, nil
 }
 
 // showVolumes mounts the volumes of a sandbox in the folder of its run, and empty
@@ -434,11 +443,7 @@ func (m *Manager) closeVolumes(runID string) error {
 	if err := volume.UnmountAll(dir); err != nil {
 		return err
 	}
-	err := os.Remove(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+	return volume.RemoveAll(dir)
 }
 
 // seen are the volumes that the memory of a sandbox has seen.

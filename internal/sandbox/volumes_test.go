@@ -355,3 +355,14 @@ func TestSweepUnmountsVolumes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "of the child", string(text))
 }
+
+// A crash of the machine leaves the folder, and nothing mounted in it.
+func TestResumeAfterACrashOfTheMachine(t *testing.T) {
+	w := sandboxtest.New(t)
+	v := makeVolume(t, w, "kept")
+	info := createWith(t, w, sandboxtest.Warm, sandbox.VolumeMount{Name: "kept", Path: "/data"})
+	w.Run(t, info, "write", "/data/file", "kept")
+	require.NoError(t, w.Manager.Pause(t.Context(), info.ID, false))
+	require.NoError(t, os.MkdirAll(filepath.Join(w.Dir, "sandboxes", info.ID, "volumes", v.ID), 0o700))
+	require.Equal(t, "kept", w.Run(t, resume(t, w, info.ID), "cat", "/data/file"))
+}
