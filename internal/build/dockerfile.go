@@ -639,7 +639,8 @@ func unlocated(err error) error {
 
 // heredocCommand is the shell command that a RUN with heredocs means.
 func heredocCommand(line string, files []instructions.ShellInlineFile) string {
-	if len(files) != 1 || parser.MustParseHeredoc(strings.TrimSpace(line)) == nil {
+	alone, err := parser.ParseHeredoc(strings.TrimSpace(line))
+	if len(files) != 1 || alone == nil || err != nil {
 		for _, file := range files {
 			line += "\n" + file.Data + file.Name
 		}
