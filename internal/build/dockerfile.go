@@ -66,6 +66,9 @@ func ParseDockerfile(text string, o DockerfileOptions) (Dockerfile, error) {
 	if len(text) > dockerfileBytes {
 		return Dockerfile{}, &DockerfileError{Message: fmt.Sprintf("it is longer than %d KiB", dockerfileBytes>>10)}
 	}
+	if strings.ContainsRune(text, 0) {
+		return Dockerfile{}, &DockerfileError{Message: "it has a NUL byte; it is no text"}
+	}
 	tree, err := parser.Parse(bytes.NewReader([]byte(text)))
 	if err != nil {
 		return Dockerfile{}, located(err)
