@@ -197,15 +197,19 @@ func (k *jupyterKernel) connect(ctx context.Context) error {
 	if k.control, err = k.open(ctx, k.address.Control, zmtp.Dealer); err != nil {
 		return err
 	}
+	if k.stdin, err = k.open(ctx, k.address.Stdin, zmtp.Dealer); err != nil {
+		return err
+	}
 	if k.iopub, err = k.open(ctx, k.address.IOPub, zmtp.Sub); err != nil {
 		return err
 	}
 	if err := k.iopub.Subscribe(); err != nil {
 		return fmt.Errorf("subscribe to what it publishes: %w", err)
 	}
-	k.readers.Add(3)
+	k.readers.Add(4)
 	go k.receive(k.shell, fromShell)
 	go k.receive(k.control, fromControl)
+	go k.receive(k.stdin, fromStdin)
 	go k.receive(k.iopub, fromIOPub)
 	return k.greet(ctx)
 }
@@ -219,7 +223,11 @@ func (k *jupyterKernel) open(ctx context.Context, port int, as zmtp.SocketType) 
 		if err == nil {
 			deadline, _ := ctx.Deadline()
 			_ = conn.SetDeadline(deadline)
-			c, err := zmtp.Open(conn, as, maxMessage)
+			identity := "" // that of the session: a question comes to who has that of the request
+			if as == zmtp.Dealer {
+				identity = k.session.id
+			}
+			c, err := zmtp.Open(conn, as, identity, maxMessage)
 			if err == nil {
 				return c, nil
 			}
@@ -298,6 +306,7 @@ type socket int
 const (
 	fromShell socket = iota + 1
 	fromControl
+	fromStdin
 	fromIOPub
 )
 

@@ -30,15 +30,15 @@ type jupyterKernel struct {
 	syntax   syntax
 	tellable bool // syntax is that of its language
 
-	shell, control, iopub *zmtp.Conn
-	controlling           sync.Mutex // for sending on control
-	pipes                 []*watchedPipe
-	readable              chan *watchedPipe
-	inbox                 chan jupyterInput
-	readers               sync.WaitGroup
-	wake                  chan struct{} // there is a run to begin
-	stop                  chan struct{} // closed at the end, for readers
-	ended                 chan struct{}
+	shell, control, stdin, iopub *zmtp.Conn
+	controlling                  sync.Mutex // for sending on control
+	pipes                        []*watchedPipe
+	readable                     chan *watchedPipe
+	inbox                        chan jupyterInput
+	readers                      sync.WaitGroup
+	wake                         chan struct{} // there is a run to begin
+	stop                         chan struct{} // closed at the end, for readers
+	ended                        chan struct{}
 
 	mu   sync.Mutex
 	env  map[string]string // what all code is to see
@@ -270,12 +270,29 @@ func (k *jupyterKernel) take(in jupyterInput) {
 		k.takeTooLarge(in.from)
 	case in.err != nil:
 		// Usually its process ends, and is to say how.
-		time.AfterFunc(brokenWait, func() { k.kill("its connection broke: " + in.err.Error()) })
+		time.AfterFunc(brokenWait, func() {
+			select {
+			case <-k.process.Done():
+			default:
+				k.kill("its connection broke: " + in.err.Error())
+			}
+		})
+	case in.from == fromStdin && in.kind == "input_request":
+		k.answer()
 	case k.run == nil:
 	case in.from == fromShell && in.kind == "execute_reply" && in.parent == k.run.request:
 		k.takeReply(in.content)
 	case in.from == fromIOPub:
 		k.takePublished(in.jupyterMessage)
+	}
+}
+
+// answer is an empty line: there is nobody to ask. Requests say so (allow_stdin),
+// and kernels that ask all the same would wait for ever.
+func (k *jupyterKernel) answer() {
+	frames, err := k.session.request(newID(), "input_reply", map[string]string{"value": "", "status": "ok"})
+	if err == nil {
+		_ = k.stdin.Send(frames...) // of one that does not listen, its client will have enough
 	}
 }
 
@@ -514,7 +531,7 @@ func (k *jupyterKernel) finish() {
 // release closes what the agent has of the kernel.
 func (k *jupyterKernel) release() {
 	close(k.stop)
-	for _, c := range []*zmtp.Conn{k.shell, k.control, k.iopub} {
+	for _, c := range []*zmtp.Conn{k.shell, k.control, k.stdin, k.iopub} {
 		if c != nil {
 			_ = c.Close()
 		}

@@ -43,6 +43,10 @@ def test_the_last_value_is_the_result(polyglot, language, code, text):
 @pytest.mark.parametrize("language, code, stdout, stderr", [
     ("r", 'print("Hello, World!")\nmessage("warned")', '[1] "Hello, World!"\n', "warned\n"),
     ("r", 'system("echo child")', "child\n", ""),
+    ("r", "library(parallel)\ncat(unlist(mclapply(1:4, function(i) i^2, mc.cores = 2)))", "1 4 9 16", ""),
+    ("r", 'x <- readline()\ncat("nobody answers")', "nobody answers", ""),
+    ("java", 'System.out.print(new java.util.Scanner(System.in).hasNextLine());', "false", ""),
+    ("bash", "read line || echo nobody answers", "nobody answers\n", ""),
     ("java", 'System.out.println("Hello, World!"); System.err.println("warned");', "Hello, World!\n", "warned\n"),
     ("bash", "echo Hello, World!; echo warned >&2", "Hello, World!\n", "warned\n"),
     ("bash", "cat <<END | tr a-z A-Z\nlines\nEND\n", "LINES\n", ""),

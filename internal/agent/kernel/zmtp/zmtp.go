@@ -55,11 +55,12 @@ const (
 )
 
 // Open shakes hands over a connected stream, within the deadline that the caller
-// has set on it, and clears that. A message of the peer may have maxMessage
-// bytes. The stream is the Conn's, also after an error.
-func Open(conn net.Conn, as SocketType, maxMessage int) (*Conn, error) {
+// has set on it, and clears that. A ROUTER knows the connection by the identity,
+// at most 255 bytes, empty for one of its choice. A message of the peer may have
+// maxMessage bytes. The stream is the Conn's, also after an error.
+func Open(conn net.Conn, as SocketType, identity string, maxMessage int) (*Conn, error) {
 	c := &Conn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10), maxMessage: maxMessage}
-	if err := c.handshake(as); err != nil {
+	if err := c.handshake(as, identity); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("ZeroMQ handshake: %w", err)
 	}
@@ -70,7 +71,7 @@ func Open(conn net.Conn, as SocketType, maxMessage int) (*Conn, error) {
 	return c, nil
 }
 
-func (c *Conn) handshake(as SocketType) error {
+func (c *Conn) handshake(as SocketType, identity string) error {
 	if _, err := c.conn.Write(greeting()); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (c *Conn) handshake(as SocketType) error {
 	if mechanism := string(theirs[12:17]); mechanism != "NULL\x00" {
 		return fmt.Errorf("the peer wants the mechanism %.20q", theirs[12:32])
 	}
-	if _, err := c.conn.Write(ready(as)); err != nil {
+	if _, err := c.conn.Write(ready(as, identity)); err != nil {
 		return err
 	}
 	flags, size, err := c.header()
@@ -115,11 +116,19 @@ func greeting() []byte {
 	return g[:]
 }
 
-func ready(as SocketType) []byte {
+func ready(as SocketType, identity string) []byte {
 	body := []byte("\x05READY\x0bSocket-Type")
 	body = binary.BigEndian.AppendUint32(body, uint32(len(as)))
 	body = append(body, as...)
-	return append([]byte{flagCommand, byte(len(body))}, body...)
+	if identity != "" {
+		body = append(body, "\x08Identity"...)
+		body = binary.BigEndian.AppendUint32(body, uint32(len(identity)))
+		body = append(body, identity...)
+	}
+	if len(body) <= 255 {
+		return append([]byte{flagCommand, byte(len(body))}, body...)
+	}
+	return append(binary.BigEndian.AppendUint64([]byte{flagCommand | flagLong}, uint64(len(body))), body...)
 }
 
 // Subscribe asks a publisher for all messages, as a connection of type Sub must

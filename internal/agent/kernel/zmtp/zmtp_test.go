@@ -55,7 +55,7 @@ func open(t *testing.T, as zmtp.SocketType) (*zmtp.Conn, peer) {
 	p := peer{t, theirs}
 	p.write(greeting...)
 	p.write(ready...)
-	c, err := zmtp.Open(mine, as, limit)
+	c, err := zmtp.Open(mine, as, "", limit)
 	require.NoError(t, err)
 	p.read(64)
 	p.read(int(p.read(2)[1]))
@@ -143,7 +143,7 @@ func TestHandshakesThatFail(t *testing.T) {
 			}
 		}()
 		require.NoError(t, mine.SetDeadline(time.Now().Add(time.Second)))
-		_, err := zmtp.Open(mine, zmtp.Dealer, limit)
+		_, err := zmtp.Open(mine, zmtp.Dealer, "me", limit)
 		require.ErrorContains(t, err, c.says)
 	}
 }
@@ -161,7 +161,7 @@ func FuzzReceive(f *testing.F) {
 			theirs.Write(data)
 			theirs.Close()
 		}()
-		c, err := zmtp.Open(mine, zmtp.Sub, 64)
+		c, err := zmtp.Open(mine, zmtp.Sub, "", 64)
 		if err != nil {
 			t.Fatal(err)
 		}
