@@ -216,7 +216,7 @@ func (k *jupyterKernel) connect(ctx context.Context) error {
 
 // open connects to one socket as soon as the kernel has it.
 func (k *jupyterKernel) open(ctx context.Context, port int, as zmtp.SocketType) (*zmtp.Conn, error) {
-	var dialer net.Dialer
+	dialer := net.Dialer{Control: widen}
 	address := net.JoinHostPort(k.address.IP, fmt.Sprint(port))
 	for {
 		conn, err := dialer.DialContext(ctx, "tcp4", address)
@@ -244,6 +244,19 @@ func (k *jupyterKernel) open(ctx context.Context, port int, as zmtp.SocketType) 
 		case <-time.After(dialEvery):
 		}
 	}
+}
+
+// receiveBuffer is what a socket takes in while the agent gets no processor, bytes.
+// A kernel has room for 1000 messages more (ZMQ_SNDHWM) and then drops them.
+const receiveBuffer = 8 << 20
+
+func widen(_, _ string, conn syscall.RawConn) error {
+	return conn.Control(func(fd uintptr) {
+		// As much as is allowed.
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+		}
+	})
 }
 
 // greet asks who the kernel is until it answers. That something was heard of
