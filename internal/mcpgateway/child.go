@@ -110,6 +110,16 @@ func (c *child) set(session *mcp.ClientSession, reason error) {
 	c.changed = make(chan struct{})
 }
 
+// broke is called by who finds the connection closed, which may be before it is
+// known here: the next call is not to meet the same.
+func (c *child) broke(session *mcp.ClientSession) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == session {
+		c.session, c.reason = nil, errors.New("its connection ended")
+	}
+}
+
 // ended starts the server again, unless the gateway ends, until it runs or has
 // failed too often.
 func (c *child) ended(reason error) {

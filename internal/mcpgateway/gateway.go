@@ -324,6 +324,7 @@ func (g *Gateway) addTool(name string, s shown[*mcp.Tool]) {
 		}
 		result, err := session.CallTool(ctx, params)
 		if answer := (*jsonrpc.Error)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
+			s.child.broke(session)
 			return failed(fmt.Errorf("server %q ended during the call; it is started again: %w", s.child.Name, err)), nil
 		}
 		return result, err
