@@ -20,6 +20,9 @@ func templateSizes(data string, templates []store.Template) []size {
 	users, bytes := map[string]int{}, map[string]int64{}
 	files := func(t store.Template) []string {
 		of := []string{filepath.Join(data, "images", t.Image)}
+		if t.Upper != "" {
+			of = append(of, filepath.Join(data, "images", t.Upper))
+		}
 		if t.Snapshot != "" {
 			of = append(of, filepath.Join(data, "snapshots", t.Snapshot))
 		}

@@ -105,7 +105,7 @@ func (m *Manager) ImagesInUse(ctx context.Context) (map[string]bool, error) {
 	for _, record := range records {
 		var d details
 		if json.Unmarshal(record.Data, &d) == nil {
-			images[d.Template.Image] = true
+			images[d.Template.Image], images[d.Template.Upper] = true, true
 		}
 	}
 	return images, nil

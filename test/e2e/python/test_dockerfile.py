@@ -276,7 +276,7 @@ def test_prune_removes_what_nothing_needs(context, name):
     built(context({}), name, f"FROM template:base\nRUN echo {name} > /tmp/x\n")
     row = next(t for t in as_json("template", "list") if t.get("name") == name)
     assert row["ownBytes"] > 0
-    image, snapshot = data / "images" / row["image"], data / "snapshots" / row["snapshot"]
+    image, snapshot = data / "images" / (row.get("upper") or row["image"]), data / "snapshots" / row["snapshot"]
     agent = data / "agents" / ("0" * 32)
     agent.mkdir()
     (agent / "agent").write_text("old")
