@@ -1,5 +1,0 @@
-package internal
-
-import (
-	_ "github.com/go-zeromq/zmq4"
-)
