@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,8 +41,10 @@ const (
 const (
 	// atOnce is how many builds run at the same time; the others wait.
 	atOnce = 2
-	// waitingMost is how many builds of one key may run or wait.
+	// waitingMost is how many builds of one key may run or wait for their turn.
 	waitingMost = 20
+	// requestedMost is how many more of one key may be requested and not started yet.
+	requestedMost = 100
 	// patience bounds one build, waiting not included.
 	patience = time.Hour
 	// buildDisk is what the steps of a build may write, bytes.
@@ -177,12 +180,8 @@ func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 	if err := r.check(); err != nil {
 		return store.Build{}, err
 	}
-	under, err := b.config.Store.Builds(ctx, store.BuildFilter{KeyID: r.KeyID, States: []store.BuildState{store.BuildWaiting, store.Building}, Most: waitingMost})
-	if err != nil {
+	if err := b.makeRoom(ctx, r.KeyID); err != nil {
 		return store.Build{}, err
-	}
-	if len(under) >= waitingMost {
-		return store.Build{}, ErrTooMany
 	}
 	tags := r.Tags
 	if len(tags) == 0 {
@@ -196,8 +195,45 @@ func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 	})
 }
 
+// makeRoom sees that a key may request one more build. Clients request a build before
+// they look at the files it needs, so those that fail there leave requests that
+// nobody will start: they do not count, and the oldest of them give way.
+func (b *Builds) makeRoom(ctx context.Context, keyID string) error {
+	under, err := b.config.Store.Builds(ctx, store.BuildFilter{KeyID: keyID, States: []store.BuildState{store.BuildWaiting, store.Building}})
+	if err != nil {
+		return err
+	}
+	// To the filter no key is any key.
+	under = slices.DeleteFunc(under, func(r store.Build) bool { return r.KeyID != keyID })
+	requested := slices.DeleteFunc(slices.Clone(under), b.started)
+	if len(under)-len(requested) >= waitingMost {
+		return ErrTooMany
+	}
+	slices.SortFunc(requested, func(x, y store.Build) int { return x.CreatedAt.Compare(y.CreatedAt) })
+	var errs []error
+	for _, old := range requested[:max(0, len(requested)-requestedMost+1)] {
+		errs = append(errs, b.giveUp(ctx, old.ID, "the build was not started, and many others were requested since"))
+	}
+	return errors.Join(errs...)
+}
+
+// started tells whether a build that has not ended was started, for then it has a lock.
+func (b *Builds) started(record store.Build) bool {
+	_, err := os.Stat(b.lockPath(record.ID))
+	return err == nil
+}
+
+// giveUp notes the end of a build that nobody runs.
+func (b *Builds) giveUp(ctx context.Context, id, reason string) error {
+	_, err := b.config.Store.UpdateBuild(ctx, id, func(r *store.Build) error {
+		r.State, r.Reason, r.FinishedAt = store.BuildError, reason, time.Now().UTC()
+		return nil
+	})
+	return err
+}
+
 // Start lets a build that was requested wait for its turn and run. It checks the
-// plan: *sandbox.InvalidError. ErrNotFound, ErrStarted.
+// plan: *sandbox.InvalidError. ErrNotFound, ErrStarted, ErrTooMany.
 func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 	if err := plan.check(); err != nil {
 		return err
@@ -212,24 +248,36 @@ func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 	if record.State != store.BuildWaiting {
 		return ErrStarted
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ofKey := 0
+	for _, run := range b.live {
+		if run.record.KeyID == record.KeyID {
+			ofKey++
+		}
+	}
+	switch {
+	case b.ctx.Err() != nil || b.live[id] != nil:
+		return ErrStarted
+	case ofKey >= waitingMost:
+		return ErrTooMany
+	}
+	// The lock before the log: that of a build that runs elsewhere must not be emptied.
+	lock, err := lockFile(b.lockPath(id))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrStarted
+	}
+	if err != nil {
+		return fmt.Errorf("lock build %s: %w", id, err)
+	}
 	log, err := newJournal(b.logPath(id), b.config.Told)
 	if err != nil {
-		return fmt.Errorf("make the log of build %s: %w", id, err)
-	}
-	lock, err := lockFile(b.lockPath(id))
-	if err != nil {
-		return errors.Join(fmt.Errorf("lock build %s: %w", id, err), log.close())
+		return errors.Join(fmt.Errorf("make the log of build %s: %w", id, err), os.Remove(lock.Name()), lock.Close())
 	}
 	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{})}
 	run.ctx, run.cancel = context.WithCancelCause(b.ctx)
-	b.mu.Lock()
-	if b.ctx.Err() != nil || b.live[id] != nil {
-		b.mu.Unlock()
-		return errors.Join(ErrStarted, log.close(), lock.Close())
-	}
 	b.live[id] = run
 	b.work.Add(1)
-	b.mu.Unlock()
 	go run.live()
 	return nil
 }
@@ -301,7 +349,7 @@ func (b *Builds) sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for _, record := range records {
-		if _, err := os.Stat(b.lockPath(record.ID)); errors.Is(err, fs.ErrNotExist) && time.Since(record.CreatedAt) < uploadTime {
+		if !b.started(record) && time.Since(record.CreatedAt) < uploadTime {
 			continue // it was requested and not started yet: the client uploads
 		}
 		lock, err := lockFile(b.lockPath(record.ID))
@@ -312,10 +360,7 @@ func (b *Builds) sweep(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		_, err = b.config.Store.UpdateBuild(ctx, record.ID, func(r *store.Build) error {
-			r.State, r.Reason, r.FinishedAt = store.BuildError, "the server was stopped while it was building", time.Now().UTC()
-			return nil
-		})
+		err = b.giveUp(ctx, record.ID, "the server was stopped while it was building")
 		errs = append(errs, err, os.Remove(lock.Name()), lock.Close())
 	}
 	if len(b.others()) == 0 {
@@ -342,14 +387,22 @@ func (b *Builds) others() []string {
 	return running
 }
 
-// removePartial removes what was half written; nobody writes now.
+// removePartial removes what was half written; nobody builds now.
 func (b *Builds) removePartial() error {
 	var errs []error
-	for _, pattern := range []string{filepath.Join(layersDir, partialPrefix+"*"), filepath.Join(uploadsDir, "*", partialPrefix+"*"), filepath.Join(logsDir, partialPrefix+"*")} {
-		found, _ := filepath.Glob(b.dir(pattern))
+	for _, dir := range []string{layersDir, logsDir} {
+		found, _ := filepath.Glob(filepath.Join(b.dir(dir), partialPrefix+"*"))
 		for _, path := range found {
 			errs = append(errs, os.RemoveAll(path))
 		}
+	}
+	uploads, _ := filepath.Glob(filepath.Join(b.dir(uploadsDir), "*", partialPrefix+"*"))
+	for _, path := range uploads {
+		lock, err := lockFile(path)
+		if err != nil {
+			continue // a server receives it
+		}
+		errs = append(errs, os.Remove(path), lock.Close())
 	}
 	return errors.Join(errs...)
 }

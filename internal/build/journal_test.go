@@ -81,8 +81,7 @@ func TestALogGoesWithTheRecordOfItsBuild(t *testing.T) {
 	}
 	_, err = records.DeleteTemplate(t.Context(), "deleted")
 	require.NoError(t, err)
-	_, err = b.Prune(t.Context(), false, false)
-	require.NoError(t, err)
+	require.NoError(t, b.pruneRecords(t.Context()))
 	require.FileExists(t, b.logPath(ids[0]))
 	require.NoFileExists(t, b.logPath(ids[1]))
 }

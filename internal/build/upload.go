@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // MaxUpload bounds one uploaded archive, bytes.
@@ -22,6 +24,9 @@ var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // ErrTooLarge says that an upload is larger than MaxUpload.
 var ErrTooLarge = fmt.Errorf("an archive may have %d GiB", int64(MaxUpload)>>30)
+
+// ErrFull says that the server's disk has no room for an upload.
+var ErrFull = errors.New("the server's disk is too full to take files; `tombolo prune` may help")
 
 // HasUpload tells whether a key has uploaded the archive with this hash.
 func (b *Builds) HasUpload(keyID, hash string) bool {
@@ -50,7 +55,11 @@ func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Read
 		return err
 	}
 	defer os.Remove(file.Name())
-	n, err := io.Copy(file, &contextReader{ctx, io.LimitReader(archive, MaxUpload+1)})
+	// Another process that starts must not take it for what a dead one left.
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.Join(fmt.Errorf("lock the uploaded archive: %w", err), file.Close())
+	}
+	n, err := io.Copy(file, &uploadReader{ctx: ctx, r: io.LimitReader(archive, MaxUpload+1), free: b.freeBytes})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("keep the uploaded archive: %w", err)
 	}
@@ -100,15 +109,28 @@ func (b *Builds) uploadPath(keyID, hash string) (string, error) {
 	return filepath.Join(b.dir(uploadsDir), owner, hash), nil
 }
 
-// contextReader stops reading when its context ends.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
+// uploadReader stops reading when its context ends or the disk has no room.
+type uploadReader struct {
+	ctx  context.Context
+	r    io.Reader
+	free func() int64 // bytes
+	left int64        // until the room is looked at again, bytes
 }
 
-func (r *contextReader) Read(p []byte) (int, error) {
+// roomEvery is after how many bytes of an upload the room is looked at.
+const roomEvery = 16 << 20
+
+func (r *uploadReader) Read(p []byte) (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err
 	}
-	return r.r.Read(p)
+	if r.left <= 0 {
+		if r.free() < spareBytes {
+			return 0, ErrFull
+		}
+		r.left = roomEvery
+	}
+	n, err := r.r.Read(p)
+	r.left -= int64(n)
+	return n, err
 }

@@ -189,6 +189,9 @@ func (a *api) upload(w http.ResponseWriter, r *http.Request) error {
 	if errors.Is(err, build.ErrTooLarge) {
 		return failure(http.StatusRequestEntityTooLarge, "%s", err)
 	}
+	if errors.Is(err, build.ErrFull) {
+		return failure(http.StatusInsufficientStorage, "%s", build.ErrFull)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,113 @@
+package build
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+// newBuilds makes builds that no sandbox is needed for: their plans fail before.
+func newBuilds(t *testing.T, dir string) *Builds {
+	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "tombolo.db"))
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	b, err := New(t.Context(), Config{DataDir: dir, Store: s, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	return b
+}
+
+var planOfNothing = Plan{Stages: []Stage{{From: From{Template: "missing"}}}}
+
+func TestRequestsThatNobodyStartsDoNotStopTheNext(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	other, err := b.Request(t.Context(), Request{KeyID: "other", Alias: "other"})
+	require.NoError(t, err)
+	var all []store.Build
+	for i := range requestedMost + waitingMost {
+		for _, key := range []string{"key", ""} { // "" is the command line
+			r, err := b.Request(t.Context(), Request{KeyID: key, Alias: fmt.Sprintf("t%s%d", key, i)})
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+	}
+	first, err := b.Get(t.Context(), all[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, store.BuildError, first.State)
+	require.Contains(t, first.Reason, "not started")
+	require.ErrorIs(t, b.Start(t.Context(), first.ID, planOfNothing), ErrStarted)
+	for _, id := range []string{other.ID, all[len(all)-1].ID} {
+		last, err := b.Get(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, store.BuildWaiting, last.State)
+	}
+}
+
+func TestABuildThatWaitsIsNotStartedAgain(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	for range atOnce {
+		b.turns <- struct{}{}
+	}
+	var started []store.Build
+	for i := range waitingMost + 1 {
+		r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: fmt.Sprintf("t%d", i)})
+		require.NoError(t, err)
+		started = append(started, r)
+	}
+	for _, r := range started[:waitingMost] {
+		require.NoError(t, b.Start(t.Context(), r.ID, planOfNothing))
+	}
+	require.ErrorIs(t, b.Start(t.Context(), started[waitingMost].ID, planOfNothing), ErrTooMany)
+	_, err := b.Request(t.Context(), Request{KeyID: "key", Alias: "more"})
+	require.ErrorIs(t, err, ErrTooMany)
+
+	require.ErrorIs(t, b.Start(t.Context(), started[0].ID, planOfNothing), ErrStarted)
+	for range atOnce {
+		<-b.turns
+	}
+	ended, err := b.Wait(t.Context(), started[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, "template 'missing' not found", ended.Reason)
+	entries, err := b.Log(started[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, "waiting for other builds to end", entries[0].Message)
+}
+
+// pausedReader lets a test do something while an upload is under way.
+type pausedReader struct {
+	strings.Reader
+	pause func()
+}
+
+func (r *pausedReader) Read(p []byte) (int, error) {
+	r.pause()
+	return r.Reader.Read(p)
+}
+
+func TestAnotherProcessLeavesAnUploadAlone(t *testing.T) {
+	dir := t.TempDir()
+	b := newBuilds(t, dir)
+	hash := strings.Repeat("ab", 32)
+	left := filepath.Join(dir, "builds", uploadsDir, "key", partialPrefix+"left")
+	archive := &pausedReader{*strings.NewReader("archive"), func() {
+		require.NoError(t, os.WriteFile(left, nil, 0o600))
+		newBuilds(t, dir)
+	}}
+	require.NoError(t, b.Upload(t.Context(), "key", hash, archive))
+	require.True(t, b.HasUpload("key", hash))
+	require.NoFileExists(t, left)
+}
+
+func TestAnUploadEndsWhenTheDiskIsFull(t *testing.T) {
+	r := &uploadReader{ctx: t.Context(), r: strings.NewReader("archive"), free: func() int64 { return spareBytes - 1 }}
+	_, err := r.Read(make([]byte, 10))
+	require.ErrorIs(t, err, ErrFull)
+}
