@@ -352,6 +352,8 @@ func (r *reading) outside(name string, where []parser.Range) (From, error) {
 			return From{}, wrongAt(where, "%s needs the name of a template", TemplatePrefix)
 		}
 		return From{Template: ref}, nil
+	case OwnTemplate(name) != "":
+		return From{Template: OwnTemplate(name)}, nil
 	}
 	from := From{Image: name}
 	if r.o.Login != nil {
@@ -362,6 +364,21 @@ func (r *reading) outside(name string, where []parser.Range) (From, error) {
 		from.Login = login
 	}
 	return from, nil
+}
+
+// OwnTemplate is the template of this machine that stands for one of the images that
+// E2B's templates are made of, with which its clients and their Dockerfiles begin.
+// Other images have none.
+func OwnTemplate(image string) string {
+	switch strings.TrimSuffix(image, ":latest") {
+	case "e2bdev/base":
+		return "base"
+	case "e2bdev/code-interpreter":
+		return "code-interpreter-v1"
+	case "e2bdev/desktop":
+		return "desktop"
+	}
+	return ""
 }
 
 // text is a command as people see it: its source on one line.

@@ -99,6 +99,10 @@ func TestDockerfiles(t *testing.T) {
 			text: "FROM template:base:stable\nRUN [\"echo\", \"$HOME\"]",
 			want: []string{"1: template base:stable", `RUN "echo" "$HOME"`},
 		},
+		"images that E2B's templates are made of are templates here": {
+			text: "FROM e2bdev/base:latest\nCOPY --from=e2bdev/desktop /x /x",
+			want: []string{"1: template base", "COPY /x of template desktop to /x"},
+		},
 		"stages that are needed, in order": {
 			text: "FROM a AS one\nFROM b AS two\nFROM c AS unused\nFROM one AS three\nCOPY --from=two /x /y /z/\nFROM three\nCOPY --from=1 a b\nCOPY --from=other:1 /etc/x .",
 			want: append([]string{"1: image a one", "2: image b two", "3: stage 1 three", "COPY /x /y of stage 2 to /z/", "4: stage 3",

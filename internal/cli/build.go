@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,7 +132,9 @@ func (f *planFlags) readDockerfile(args []string, login build.LoginFor) (read bu
 	var text []byte
 	if f.file == "-" {
 		text, err = io.ReadAll(os.Stdin)
-	} else if text, err = os.ReadFile(f.file); err == nil {
+	} else if text, err = os.ReadFile(f.file); err != nil {
+		err = fmt.Errorf("read the Dockerfile: %w", err)
+	} else {
 		options.Ignore, err = os.ReadFile(f.file + ".dockerignore")
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -242,9 +245,8 @@ func (f *planFlags) buildPlan(ctx context.Context, core *core, as string, args [
 	}
 	plan := read.Plan
 	plan.Force = f.noCache
-	if f.start != "" || f.ready != "" {
-		plan.StartCmd, plan.ReadyCmd = f.start, f.ready
-	}
+	plan.StartCmd = cmp.Or(f.start, plan.StartCmd)
+	plan.ReadyCmd = cmp.Or(f.ready, plan.ReadyCmd)
 	began := time.Now()
 	builds, err := core.openBuilds(ctx, func(e build.Entry) {
 		fmt.Fprintf(os.Stderr, "%6.1fs %s\n", e.At.Sub(began).Seconds(), e.Message)
@@ -254,7 +256,7 @@ func (f *planFlags) buildPlan(ctx context.Context, core *core, as string, args [
 	}
 	defer builds.Close()
 	for _, u := range read.Uploads {
-		fmt.Fprintf(os.Stderr, "%6.1fs reading %d files, %s\n", time.Since(began).Seconds(), u.Files, mebibytes(u.Bytes))
+		fmt.Fprintf(os.Stderr, "%6.1fs files to copy: %d, %s\n", time.Since(began).Seconds(), u.Files, mebibytes(u.Bytes))
 	}
 	if err := builds.UploadAll(ctx, "", read.Uploads); err != nil {
 		return store.Template{}, err

@@ -18,8 +18,8 @@ func (s buildStart) plan(ctx context.Context, k store.Key) (build.Plan, error) {
 	switch {
 	case (s.FromImage == "") == (s.FromTemplate == ""):
 		return build.Plan{}, invalid("exactly one of fromImage and fromTemplate must be given")
-	case ownTemplates[strings.TrimSuffix(s.FromImage, ":latest")] != "":
-		stage.From = build.From{Template: ownTemplates[strings.TrimSuffix(s.FromImage, ":latest")]}
+	case build.OwnTemplate(s.FromImage) != "":
+		stage.From = build.From{Template: build.OwnTemplate(s.FromImage)}
 	case s.FromImage != "":
 		login, err := s.FromImageRegistry.login(ctx)
 		if err != nil {
@@ -45,14 +45,6 @@ func (s buildStart) plan(ctx context.Context, k store.Key) (build.Plan, error) {
 		stage.Steps = append(stage.Steps, step)
 	}
 	return build.Plan{Stages: []build.Stage{stage}, Force: s.Force, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd}, nil
-}
-
-// ownTemplates are this server's own in place of the images that E2B's templates
-// are made of, which clients begin with when nothing else is said.
-var ownTemplates = map[string]string{
-	"e2bdev/base":             "base",
-	"e2bdev/code-interpreter": "code-interpreter-v1",
-	"e2bdev/desktop":          "desktop",
 }
 
 // step makes the step with an index. user is the one that a step before has set;
