@@ -33,6 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "test/e2e/python"))
 os.environ.setdefault("TOMBOLO_BIN", str(ROOT / "bin/tombolo"))
 
+from e2b import Template  # noqa: E402
 from e2b_code_interpreter import Sandbox  # noqa: E402
 
 from server import BINARY, Server, disk_usage, private_data_folder, traces  # noqa: E402
@@ -339,6 +340,29 @@ def snapshots(options, rounds):
     return snapshot, statistics.median(pause)
 
 
+def template_builds(options, command, rounds):
+    """ms to build a template of one step, to build it again with nothing changed,
+    and to make the same by hand: a sandbox, the command, a snapshot."""
+    api = {key: value for key, value in options.items() if key != "sandbox_url"}
+    built, again, by_hand = [], [], []
+    for turn in range(rounds):
+        step = f"{command} # {time.time()}"
+        template = Template().from_template(PLAIN).run_cmd(step)
+        for times in built, again:
+            started = time.perf_counter()
+            Template.build(template, "bench", **api)
+            times.append((time.perf_counter() - started) * 1000)
+        started = time.perf_counter()
+        with Sandbox.create(PLAIN, **options) as sandbox:
+            sandbox.commands.run(step)
+            snapshot = sandbox.create_snapshot()
+            by_hand.append((time.perf_counter() - started) * 1000)
+        Sandbox.delete_snapshot(snapshot.snapshot_id, **options)
+    urllib.request.urlopen(urllib.request.Request(
+        f"{options['api_url']}/templates/bench", method="DELETE", headers={"X-API-KEY": options["api_key"]}))
+    return statistics.median(built), statistics.median(again), statistics.median(by_hand)
+
+
 # --- edge ----------------------------------------------------------------------
 
 PORT = 8000
@@ -459,6 +483,8 @@ def measure(data, cycles):
         idle, used = pauses(server, options, 0, rounds=9), pauses(server, options, 400 * MEBIBYTE, rounds=5)
         fork, as_many_creates = forks(options, 8, rounds=5)
         snapshot, pause_of_it = snapshots(options, rounds=7)
+        small, small_again, small_by_hand = template_builds(options, "echo built > built", rounds=5)
+        large, _, large_by_hand = template_builds(options, "head -c 100M /dev/urandom > built", rounds=3)
         routed, tunnelled, held = edge_adds(server, options, rounds=500, held=HELD)
         left, open_files = cycles_leave(server, cycles)
     finally:
@@ -478,6 +504,9 @@ def measure(data, cycles):
         *pause_rows("400 MiB in use", used),
         Row("fork of 8", fork, "ms", as_many_creates, "8 creates at once", 2000),
         Row("snapshot", snapshot, "ms", pause_of_it, "pause of the same sandbox"),
+        Row("template of a small step", small, "ms", small_by_hand, "the same by hand: create, command, snapshot"),
+        Row("template of a step of 100 MB", large, "ms", large_by_hand, "the same by hand"),
+        Row("template built again, unchanged", small_again, "ms", small, "its first build"),
         Row("the edge adds to a request", routed - tunnelled, "ms", tunnelled, "the request in a tunnel that the edge made once", 1),
         Row(f"request on each of {HELD} held", held, "ms", routed, "request on one connection"),
     ]
