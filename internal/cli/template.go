@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/build"
@@ -125,24 +126,34 @@ Docker is needed. With --image or --archive a template is made of an image.`, st
 			if err != nil {
 				return err
 			}
-			for _, recipe := range recipes {
-				name := recipe
-				if as != "" {
-					name = as
-				}
-				t, err := core.buildTemplate(cmd.Context(), recipe, name, cold, os.Stderr)
-				if err != nil {
-					return errors.Join(err, core.Close())
-				}
-				fmt.Printf("%s  %s  %s\n", t.Ref(), t.ID, mebibytes(t.SizeBytes))
-			}
-			return core.Close()
+			return errors.Join(core.buildRecipes(cmd.Context(), recipes, as, cold), core.Close())
 		},
 	}
 	plan.add(cmd)
 	cmd.Flags().StringVar(&as, "name", "", "NAME or NAME:TAG of the template (default: the recipe's)")
 	cmd.Flags().BoolVar(&cold, "cold", false, "take no snapshot: every sandbox boots from the image")
 	return cmd
+}
+
+// recipesAtOnce is how many recipes are built at the same time: while one waits for
+// the network another has the processors.
+const recipesAtOnce = 2
+
+// buildRecipes builds the templates of recipes, the one named as where that says so.
+// The first failure ends the others.
+func (c *core) buildRecipes(ctx context.Context, recipes []string, as string, cold bool) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(recipesAtOnce)
+	for _, recipe := range recipes {
+		group.Go(func() error {
+			t, err := c.buildTemplate(ctx, recipe, cmp.Or(as, recipe), cold, os.Stderr)
+			if err == nil {
+				fmt.Printf("%s  %s  %s\n", t.Ref(), t.ID, mebibytes(t.SizeBytes))
+			}
+			return err
+		})
+	}
+	return group.Wait()
 }
 
 func newTemplateDelete() *cobra.Command {
