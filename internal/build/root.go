@@ -1,0 +1,112 @@
+package build
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// rootFiles are the root of a template: names of files under images/.
+type rootFiles struct {
+	Image string `json:"image"`
+	// Upper is what was written over Image, where that is little; see upperMost.
+	Upper string `json:"upper,omitempty"`
+}
+
+// upperMost is how much may be written over an image for it to stay apart, bytes on
+// disk. Apart it shares the image, on disk and in memory, with what it was made from;
+// but every sandbox is given a copy when it starts, which takes a millisecond a MB.
+const upperMost = 16 << 20
+
+// image makes the root of what the stage wrote, or finds the one that an equal
+// build has made.
+func (s *stage) image(ctx context.Context) (rootFiles, error) {
+	r := s.build
+	wrote := slices.ContainsFunc(s.tasks, task.writes)
+	forced := slices.ContainsFunc(s.tasks, func(t task) bool { return t.forced && t.writes() })
+	if !wrote && s.base.SourceSandbox == "" {
+		s.sayCached(s.tasks)
+		return rootFiles{s.base.Image, s.base.Upper}, nil
+	}
+	if found := r.b.rootOf(s.key); found.Image != "" && !forced {
+		s.sayCached(s.tasks)
+		r.use(found)
+		return found, nil
+	}
+	if err := s.reach(ctx); err != nil {
+		return rootFiles{}, err
+	}
+	r.log.say(LevelInfo, StepFinalize, "[finalize] writing the image")
+	made, err := s.commit(ctx)
+	if err != nil {
+		return rootFiles{}, err
+	}
+	r.use(made)
+	return made, r.b.noteRoot(s.key, made)
+}
+
+// commit writes the root of what the stage wrote.
+func (s *stage) commit(ctx context.Context) (rootFiles, error) {
+	r := s.build
+	stats, err := s.shop.Stats(ctx)
+	if err != nil {
+		return rootFiles{}, err
+	}
+	if need := stats.DiskBytes + spareBytes; r.b.freeBytes() < need {
+		return rootFiles{}, &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
+	}
+	folder, err := r.partialFolder()
+	if err != nil {
+		return rootFiles{}, err
+	}
+	defer os.RemoveAll(folder)
+	upper := filepath.Join(folder, "upper")
+	if err := s.shop.WriteDisk(ctx, upper); err != nil {
+		return rootFiles{}, &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
+	}
+	if err := s.close(ctx); err != nil {
+		return rootFiles{}, err
+	}
+	name := imagePrefix + strings.ReplaceAll(r.record.ID, "-", "")
+	if diskBytes(upper) <= upperMost && s.base.SourceSandbox == "" {
+		made := rootFiles{s.base.Image, name + upperSuffix}
+		return made, os.Rename(upper, r.b.imagePath(made.Upper))
+	}
+	image, err := r.b.config.Images.Commit(ctx, s.base.Image, upper, name)
+	if err != nil {
+		return rootFiles{}, &StepError{Step: StepFinalize, Message: "the image could not be written: " + firstLine(err.Error()), Err: err}
+	}
+	return rootFiles{Image: filepath.Base(image.Path)}, nil
+}
+
+// rootOf returns the root that was made of a stage with this key; empty when there
+// is none any more.
+func (b *Builds) rootOf(key string) (found rootFiles) {
+	text, err := os.ReadFile(filepath.Join(b.dir(rootsDir), key))
+	if err != nil || json.Unmarshal(text, &found) != nil {
+		return rootFiles{}
+	}
+	for _, name := range []string{found.Image, found.Upper} {
+		if _, err := os.Stat(b.imagePath(name)); err != nil {
+			return rootFiles{}
+		}
+	}
+	return found
+}
+
+// noteRoot notes the root of a key.
+func (b *Builds) noteRoot(key string, made rootFiles) error {
+	text, err := json.Marshal(made)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(b.dir(rootsDir), key)
+	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
