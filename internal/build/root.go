@@ -37,7 +37,10 @@ func (s *stage) image(ctx context.Context) (rootFiles, error) {
 		r.use(found)
 		return found, nil
 	}
-	if err := s.reach(ctx); err != nil {
+	if next, layer := s.cached(); next == len(s.tasks) && layer != "" {
+		s.sayCached(s.tasks)
+		s.saved = layer
+	} else if err := s.reach(ctx); err != nil {
 		return rootFiles{}, err
 	}
 	r.log.say(LevelInfo, StepFinalize, "[finalize] writing the image")
@@ -52,21 +55,14 @@ func (s *stage) image(ctx context.Context) (rootFiles, error) {
 // commit writes the root of what the stage wrote.
 func (s *stage) commit(ctx context.Context) (rootFiles, error) {
 	r := s.build
-	stats, err := s.shop.Stats(ctx)
-	if err != nil {
-		return rootFiles{}, err
-	}
-	if need := stats.DiskBytes + spareBytes; r.b.freeBytes() < need {
-		return rootFiles{}, &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
-	}
 	folder, err := r.partialFolder()
 	if err != nil {
 		return rootFiles{}, err
 	}
 	defer os.RemoveAll(folder)
 	upper := filepath.Join(folder, "upper")
-	if err := s.shop.WriteDisk(ctx, upper); err != nil {
-		return rootFiles{}, &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
+	if err := s.archiveDisk(ctx, upper); err != nil {
+		return rootFiles{}, err
 	}
 	if err := s.close(ctx); err != nil {
 		return rootFiles{}, err
@@ -81,6 +77,33 @@ func (s *stage) commit(ctx context.Context) (rootFiles, error) {
 		return rootFiles{}, &StepError{Step: StepFinalize, Message: "the image could not be written: " + firstLine(err.Error()), Err: err}
 	}
 	return rootFiles{Image: filepath.Base(image.Path)}, nil
+}
+
+// archiveDisk writes what the stage wrote as an archive, from its layer where there
+// is one of the last task.
+func (s *stage) archiveDisk(ctx context.Context, to string) error {
+	b := s.build.b
+	written := diskBytes(s.saved)
+	if s.saved == "" {
+		stats, err := s.shop.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		written = stats.DiskBytes
+	}
+	if need := written + spareBytes; b.freeBytes() < need {
+		return &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
+	}
+	write := func(ctx context.Context, to string) error { return s.shop.WriteDisk(ctx, to) }
+	if s.saved != "" {
+		b.layers.RLock()
+		defer b.layers.RUnlock()
+		write = func(ctx context.Context, to string) error { return b.config.Manager.ArchiveDisk(ctx, s.saved, to) }
+	}
+	if err := write(ctx, to); err != nil {
+		return &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
+	}
+	return nil
 }
 
 // rootOf returns the root that was made of a stage with this key; empty when there

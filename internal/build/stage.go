@@ -35,6 +35,7 @@ type stage struct {
 
 	shop    *sandbox.Workshop // nil until it is needed
 	reached bool
+	saved   string // the layer that has the state after the last task; empty for none
 }
 
 // task is a step with its variables put in and its key.
@@ -271,6 +272,7 @@ func (s *stage) reach(ctx context.Context) error {
 	}
 	next, layer := s.cached()
 	s.sayCached(s.tasks[:next])
+	s.saved = layer
 	if err := s.open(ctx, layer); err != nil {
 		return err
 	}
@@ -284,13 +286,14 @@ func (s *stage) reach(ctx context.Context) error {
 		if !t.writes() {
 			continue
 		}
+		s.saved = ""
 		spent += time.Since(began)
 		kept, err := s.keep(ctx, t, spent)
 		if err != nil {
 			return s.failed(t, "its layer could not be kept", err)
 		}
 		if kept {
-			spent = 0
+			spent, s.saved = 0, s.build.b.layer(t.key)
 		}
 	}
 	s.reached = true

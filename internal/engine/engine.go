@@ -51,6 +51,9 @@ type Engine interface {
 	// detached, started with an equal Spec. ErrGone when it does not run any more;
 	// Sweep then removes what is left.
 	Adopt(ctx context.Context, spec Spec) (Instance, error)
+	// ArchiveDisk makes the archive of [Instance.WriteDisk] of a folder that
+	// CheckpointDisk of an instance of this version wrote.
+	ArchiveDisk(ctx context.Context, saved, to string) error
 	// Sweep removes what an instance left whose daemon died: its processes,
 	// control groups and mounts. Nothing to remove is no error.
 	Sweep(ctx context.Context, id, dir string) error

@@ -30,6 +30,11 @@ func NewTemplateID() string { return newID()[1:] }
 // workshop saved is read by it only.
 func (m *Manager) EngineVersion() string { return m.config.Engine.Version() }
 
+// ArchiveDisk makes the archive of Workshop.WriteDisk of what Workshop.Save wrote.
+func (m *Manager) ArchiveDisk(ctx context.Context, saved, to string) error {
+	return m.config.Engine.ArchiveDisk(ctx, saved, to)
+}
+
 // Workshop is a sandbox in which a template is made. It belongs to no key, is in
 // no list and has no timeout: whoever opens one closes it. A process that dies
 // leaves it to the next one's sweep, as it leaves every half-made sandbox. One

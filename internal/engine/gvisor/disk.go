@@ -28,11 +28,19 @@ func (i *instance) WriteDisk(ctx context.Context, to string) error {
 	if err := i.CheckpointDisk(ctx, saved); err != nil {
 		return fmt.Errorf("write the disk of %s: %w", i.spec.ID, err)
 	}
-	if err := archiveDisk(ctx, saved, to); err != nil {
-		os.Remove(to)
+	if err := i.engine.ArchiveDisk(ctx, saved, to); err != nil {
 		return fmt.Errorf("write the disk of %s: %w", i.spec.ID, err)
 	}
 	return nil
+}
+
+// ArchiveDisk makes an archive of a saved disk.
+func (e *Engine) ArchiveDisk(ctx context.Context, saved, to string) error {
+	err := archiveDisk(ctx, saved, to)
+	if err != nil {
+		os.Remove(to)
+	}
+	return err
 }
 
 // maxDiskMetadata bounds what is read of a saved disk besides contents, bytes: some
