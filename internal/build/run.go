@@ -120,11 +120,19 @@ func (r *build) run(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
+	printed := &tail{}
 	made, err := r.b.config.Manager.BuildTemplate(ctx, t, false, func(step string) {
 		r.log.say(LevelInfo, StepFinalize, "[finalize] "+step)
+		if line, of := strings.CutPrefix(step, sandbox.StartPrefix); of {
+			printed.add(line)
+		}
 	})
 	if err != nil {
-		return &StepError{Step: StepFinalize, Message: firstLine(err.Error()), Err: err}
+		message := firstLine(err.Error())
+		if len(printed.lines) > 0 {
+			message += "\nthe start command printed:\n" + strings.Join(printed.lines, "\n")
+		}
+		return &StepError{Step: StepFinalize, Message: message, Err: err}
 	}
 	r.log.say(LevelInfo, StepFinalize, fmt.Sprintf("[finalize] template %s is ready, %d MB on disk, after %.1f s", made.ID, made.SizeBytes/1e6, time.Since(began).Seconds()))
 	return nil

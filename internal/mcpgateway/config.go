@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -257,11 +258,27 @@ func object(text json.RawMessage) (map[string]any, error) {
 func strict(text json.RawMessage, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	err := d.Decode(into)
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return fmt.Errorf("its configuration: %s: %s where %s has to be", wrong.Field, wrong.Value, shape(wrong.Type))
+	}
+	if err != nil {
 		return fmt.Errorf("its configuration: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("its configuration is more than one value")
 	}
 	return nil
+}
+
+// shape is what a type is in JSON, in words.
+func shape(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Slice:
+		return "a list of strings"
+	case reflect.Map:
+		return "an object of strings"
+	}
+	return "a string"
 }

@@ -57,6 +57,7 @@ func TestMistakesOfConfigurations(t *testing.T) {
 		`{"github/o/..": {"runCmd": "x"}}`:                           "OWNER/REPO",
 		`{"github/-o/r": {"runCmd": "x"}}`:                           "OWNER/REPO",
 		`{"github/o/r": {"installCmd": "x"}}`:                        "runCmd is missing",
+		`{"x": {"command": "python3 server.py"}}`:                    "command: string where a list of strings has to be",
 		`{"x": {"command": ["` + strings.Repeat("a", 1<<20) + `"]}}`: "longer than",
 	} {
 		_, err := mcpgateway.ParseConfig([]byte(config))

@@ -292,6 +292,10 @@ func (s *sandbox) runStart(ctx context.Context, told func(line string)) error {
 	}
 }
 
+// StartPrefix begins the lines of BuildTemplate's progress that a start command
+// printed.
+const StartPrefix = "[start] "
+
 // followStart tells what the start command prints until nobody waits any more; an
 // error when it ends and has failed.
 func followStart(start *connect.ServerStreamForClient[processrpc.StartResponse], told func(line string)) error {
@@ -300,7 +304,7 @@ func followStart(start *connect.ServerStreamForClient[processrpc.StartResponse],
 		event := start.Msg().GetEvent()
 		for _, output := range [][]byte{event.GetData().GetStdout(), event.GetData().GetStderr()} {
 			for line := range bytes.Lines(output) {
-				told("[start] " + string(bytes.TrimRight(line, "\r\n")))
+				told(StartPrefix + string(bytes.TrimRight(line, "\r\n")))
 			}
 		}
 		if end := event.GetEnd(); end != nil && ending(end) != "" {

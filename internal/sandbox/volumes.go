@@ -48,7 +48,7 @@ func (e *VolumeInUseError) Error() string {
 	if len(e.Sandboxes) == 0 {
 		return fmt.Sprintf("volume %s is in use: its files are being read or written", e.Name)
 	}
-	return fmt.Sprintf("volume %s is in use by %s: end them first", e.Name, strings.Join(e.Sandboxes, ", "))
+	return fmt.Sprintf("volume %s is in use by %s: kill what uses it first", e.Name, strings.Join(e.Sandboxes, ", "))
 }
 
 // VolumeMount shows a volume at a path of a sandbox.

@@ -230,7 +230,7 @@ def test_ready_commands_of_the_client_are_awaited(build, start, name, ready):
 
 def test_a_start_command_that_fails_fails_the_build(name):
     message = failure(base().set_start_cmd("echo cannot start >&2; exit 3", wait_for_port(1)), name)
-    assert "start command" in message and "exit status 3" in message
+    assert "start command" in message and "exit status 3" in message and "cannot start" in message
 
 
 # Failures
