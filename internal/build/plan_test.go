@@ -31,6 +31,9 @@ func TestPlansAreChecked(t *testing.T) {
 		"either uploaded":       one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}}),
 		"64 hex digits":         one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}, Files: "../../etc/passwd"}),
 		"no step of the kind":   one(Step{Kind: "DANCE"}),
+		"NUL byte in it":        one(Step{Kind: Run, Argv: []string{"echo a\x00b"}}),
+		"no NUL byte":           {Stages: []Stage{{From: from}}, StartCmd: "\x00"},
+		"may have 127 KiB":      {Stages: []Stage{{From: from}}, ReadyCmd: strings.Repeat("x", commandBytes+1)},
 		"longer than":           one(Step{Kind: Run, Argv: []string{strings.Repeat("x", textBytes+1)}}),
 		"only an earlier stage": one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}, From: &From{Stage: 2}}),
 	} {

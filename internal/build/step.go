@@ -144,6 +144,8 @@ const (
 	stagesMost = 64
 	stepsMost  = 1000
 	textBytes  = 256 << 10 // of one step
+	// commandBytes is what Linux takes as one argument of a program.
+	commandBytes = 128<<10 - 1
 )
 
 // check returns a *sandbox.InvalidError unless a plan can be run.
@@ -153,6 +155,11 @@ func (p Plan) check() error {
 	}
 	if len(p.Stages) == 0 || len(p.Stages) > stagesMost || p.steps() > stepsMost {
 		return bad("a template has 1 to %d stages and at most %d steps", stagesMost, stepsMost)
+	}
+	for _, command := range []string{p.StartCmd, p.ReadyCmd} {
+		if len(command) > commandBytes || strings.Contains(command, "\x00") {
+			return bad("a start or ready command may have %d KiB and no NUL byte", commandBytes>>10)
+		}
 	}
 	number := 0
 	for i, stage := range p.Stages {
@@ -190,9 +197,12 @@ func (f From) check(index int) error {
 }
 
 func (s Step) check(index int) error {
-	size := len(s.Text) + len(s.Path) + len(s.User)
-	for _, text := range slices.Concat(s.Argv, s.Sources) {
+	size := 0
+	for _, text := range slices.Concat([]string{s.Text, s.Path, s.User}, s.Argv, s.Sources) {
 		size += len(text)
+		if strings.Contains(text, "\x00") {
+			return errors.New("there is a NUL byte in it")
+		}
 	}
 	for _, v := range s.Vars {
 		size += len(v.Name) + len(v.Value)

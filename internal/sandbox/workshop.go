@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -111,6 +112,10 @@ type Command struct {
 	Env  map[string]string
 }
 
+// daemonsTime is how long a command that has ended is waited for when daemons that it
+// started hold its output.
+const daemonsTime = time.Second
+
 // Run runs a command to its end and hands over what it prints. The error is that
 // of the agent when the command could not be started (connect.CodeOf tells), or
 // says that the workshop has ended. How a command ended that did run is in the
@@ -123,6 +128,7 @@ func (w *Workshop) Run(ctx context.Context, c Command, stdout, stderr io.Writer)
 	if c.Dir != "" {
 		request.Msg.Process.Cwd = &c.Dir
 	}
+	request.Header().Set(hostapi.OrphansHeader, daemonsTime.String())
 	if c.User != "" {
 		request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(c.User+":")))
 	}

@@ -151,6 +151,11 @@ const (
 	ExecNotPermitted = "not-permitted"
 )
 
+// OrphansHeader in a request of process.Process/Start says, as a time.Duration, how long
+// after the exit of the process its end is told when others still hold its output.
+// Without it their end is awaited.
+const OrphansHeader = "Exec-Orphans"
+
 // The agent tells how long it took to begin an answer, when the request is part
 // of a trace (W3C's traceparent): an entry of the header Server-Timing, the
 // milliseconds after TimingEntry.

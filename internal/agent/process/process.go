@@ -34,7 +34,8 @@ type process struct {
 	spawner *spawn.Spawner
 	started time.Time
 	stall   time.Duration
-	timeout *awake.Timer // nil without; set before run
+	timeout *awake.Timer  // nil without; set before run
+	orphans time.Duration // how long to wait for who else holds the output, 0 for ever; set before run
 
 	files *files
 	input chan struct{} // holds one token; who has it may write to stdin or the tty
@@ -87,8 +88,8 @@ func (p *process) run(removed func()) {
 
 // awaitOutput returns when the output has ended. Children that the process left
 // behind may hold it open for ever: they are waited for after an ordinary exit,
-// as a shell's caller expects of "server & client", but neither after a signal
-// nor when the terminal's owner is gone.
+// as a shell's caller expects of "server & client", unless the caller has said how
+// long, but neither after a signal nor when the terminal's owner is gone.
 func (p *process) awaitOutput(status syscall.WaitStatus, pumps *sync.WaitGroup) {
 	finished := make(chan struct{})
 	go func() {
@@ -97,6 +98,8 @@ func (p *process) awaitOutput(status syscall.WaitStatus, pumps *sync.WaitGroup) 
 	}()
 	if status.Signaled() || p.files.tty != nil {
 		p.stopWaiting()
+	} else if p.orphans > 0 {
+		defer time.AfterFunc(p.orphans, p.stopWaiting).Stop()
 	}
 	select {
 	case <-finished:

@@ -80,6 +80,7 @@ func (s *Service) start(ctx context.Context, req *connect.Request[pb.StartReques
 	}
 
 	p := newProcess(s.opts.Spawner, child, req.Msg, files, s.opts.Stall)
+	p.orphans, _ = time.ParseDuration(req.Header().Get(hostapi.OrphansHeader))
 	s.table.add(p)
 	output, err := p.subscribe(cutter(ctx))
 	if err != nil {

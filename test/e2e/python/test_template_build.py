@@ -271,6 +271,32 @@ def test_sizes_are_those_asked_for(build, start, name):
     assert (info.cpu_count, info.memory_mb) == (1, 256)
 
 
+# Steps that misbehave
+
+def test_daemons_that_a_step_leaves_do_not_hold_it_up(build, start, name):
+    began = time.monotonic()
+    build(base().run_cmd("sleep 3000 & setsid sleep 3000 & echo done > done").run_cmd("echo on > on"), skip_cache=True)
+    assert time.monotonic() - began < 60
+    assert start(name).commands.run("cat done on; pgrep sleep || echo none").stdout == "done\non\nnone\n"
+
+
+@pytest.mark.parametrize("step", [
+    "kill -9 -1; true",
+    "rm -rf /home/user /tmp /etc/passwd; ln -s /proc /tmp; ln -s /etc /home/user",
+    "fork() { fork | fork & }; fork; sleep 1",
+    "chmod 000 /; chmod -R 000 /home",
+])
+def test_a_step_that_breaks_things_breaks_its_template_alone(name, step):
+    try:
+        Template.build(base().run_cmd(step, user="root"), name)
+        with Sandbox.create(name):
+            pass
+    except (BuildException, e2b.SandboxException):
+        pass
+    with Sandbox.create() as sandbox:
+        assert sandbox.commands.run("id -un").stdout == "user\n"
+
+
 # Names and tags
 
 def test_tags_point_at_builds(build, start, name):
