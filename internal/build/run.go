@@ -19,6 +19,9 @@ const (
 	StepFinalize = "finalize"
 )
 
+// FailedPrefix begins the line of a log that says why a build failed.
+const FailedPrefix = "build failed: "
+
 // StepError is why a build failed, in words for whoever asked for it.
 type StepError struct {
 	Step    string // StepBase, StepFinalize or the number of a step, from 1; empty for none
@@ -149,7 +152,7 @@ func (r *build) finish(err error) {
 		if errors.As(err, &step) {
 			why = *step
 		}
-		r.log.say(LevelError, why.Step, "build failed: "+why.Message)
+		r.log.say(LevelError, why.Step, FailedPrefix+why.Message)
 		if cause := why.Err; cause != nil {
 			r.b.config.Log.Info("build failed", "build", r.record.ID, "step", why.Step, "error", cause)
 		}

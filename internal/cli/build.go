@@ -249,6 +249,9 @@ func (f *planFlags) buildPlan(ctx context.Context, core *core, as string, args [
 	plan.ReadyCmd = cmp.Or(f.ready, plan.ReadyCmd)
 	began := time.Now()
 	builds, err := core.openBuilds(ctx, func(e build.Entry) {
+		if strings.HasPrefix(e.Message, build.FailedPrefix) {
+			return // the error says it
+		}
 		fmt.Fprintf(os.Stderr, "%6.1fs %s\n", e.At.Sub(began).Seconds(), e.Message)
 	})
 	if err != nil {
@@ -278,15 +281,17 @@ func (f *planFlags) buildPlan(ctx context.Context, core *core, as string, args [
 	return core.store.Template(ctx, ended.TemplateID+":"+request.Tags[0])
 }
 
-// buildFailure says which step failed and why; the log has shown its output.
+// buildFailure says which step failed and why, in one line: the log has shown what
+// it printed.
 func buildFailure(b store.Build, plan build.Plan) error {
+	reason, _, _ := strings.Cut(b.Reason, "\n")
 	number := 0
 	for _, stage := range plan.Stages {
 		for _, step := range stage.Steps {
 			if number++; fmt.Sprint(number) == b.Step {
-				return fmt.Errorf("step %s of the build, %s: %s", b.Step, step.Text, b.Reason)
+				return fmt.Errorf("step %s of the build, %s: %s", b.Step, step.Text, reason)
 			}
 		}
 	}
-	return fmt.Errorf("the build failed: %s", b.Reason)
+	return fmt.Errorf("the build failed: %s", reason)
 }
