@@ -25,7 +25,7 @@ type bash struct {
 }
 
 func (b bash) start(ctx context.Context, dir string, env []string) (driver, error) {
-	path := findExecutable("bash", env)
+	path := findExecutable(env, "bash")
 	if path == "" {
 		return nil, errors.New("the template has no bash: add the package bash to it")
 	}

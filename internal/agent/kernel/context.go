@@ -231,7 +231,7 @@ func (s *Server) language(name string) (string, error) {
 	}
 	have := slices.Sorted(maps.Keys(s.starters))
 	have = append(have, s.specLanguages(env)...)
-	return "", &userError{400, fmt.Sprintf("language %.40q is not available in this sandbox; it has: %s", name, strings.Join(have, ", "))}
+	return "", &userError{400, fmt.Sprintf("language %.40q is not available in this sandbox; it has: %s. Any other needs a Jupyter kernel in the template, as code-interpreter-v1 has for r and java", name, strings.Join(have, ", "))}
 }
 
 // starter starts kernels of a language that [Server.language] has named. A

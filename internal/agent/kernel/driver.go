@@ -23,6 +23,8 @@ type driver interface {
 	// run may be open: the caller reads the channel until it is closed. The last
 	// event says how it ended: eventEnd, or eventDied.
 	execute(code string, env map[string]string) <-chan event
+	// refuses says why a run cannot have these variables; nil when it can.
+	refuses(env map[string]string) error
 	// interrupt asks the running code to stop: its own process first, and with
 	// everything set the children in its process group too. No effect on an idle
 	// kernel is promised.

@@ -24,13 +24,12 @@ const maxTogether = 16
 const (
 	// keepalive is how often a silent run sends a line (5 s upstream).
 	keepalive = 5 * time.Second
-	// A client that goes away interrupts its run. Code that does not stop is
-	// asked again every second with its children, then its kernel is ended. A
-	// client that a restore of the sandbox took away does not: a pause keeps what
-	// runs. The run goes on unheard, and the context's next one waits for its end,
-	// or restarts the context.
+	// A client that goes away interrupts its run. Code that does not stop is asked
+	// again so often, with its children, until the [Options]' patience is over and
+	// its kernel is ended. A client that a restore of the sandbox took away does
+	// not: a pause keeps what runs. The run goes on unheard, and the context's next
+	// one waits for its end, or restarts the context.
 	interruptAll = 1 * time.Second
-	interruptEnd = 5 * time.Second
 	// stalled is how long a client may not read before it counts as gone.
 	stalled = 60 * time.Second
 )
@@ -55,7 +54,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, c *codeContext,
 		out.send(bareLine{"end_of_execution"})
 		return
 	}
-	if err := refused(k, req.EnvVars); err != nil {
+	if err := k.refuses(req.EnvVars); err != nil {
 		if !out.begun {
 			s.fail(w, r, err)
 			return
@@ -65,14 +64,6 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, c *codeContext,
 		return
 	}
 	s.follow(ctx, c, k, k.execute(req.Code, req.EnvVars), out)
-}
-
-// refused says why a kernel cannot be given variables for one run; nil when it can.
-func refused(k driver, env map[string]string) error {
-	if r, ok := k.(interface{ refuses(map[string]string) error }); ok {
-		return r.refuses(env)
-	}
-	return nil
 }
 
 // waitTurn queues for the context; false when the client left the queue.
@@ -144,13 +135,13 @@ func (s *Server) follow(ctx context.Context, c *codeContext, k driver, events <-
 			}
 			repeat := time.NewTicker(interruptAll)
 			defer repeat.Stop()
-			again, last = repeat.C, time.After(interruptEnd)
+			again, last = repeat.C, time.After(s.opts.Patience)
 			k.interrupt(false)
 		case <-again:
 			k.interrupt(true)
 		case <-last:
 			s.opts.Log.Warn("code ignored its interrupt; restarting the kernel", "context", c.id)
-			k.kill("its code did not stop within 5 s after its client went away")
+			k.kill(fmt.Sprintf("its code did not stop within %s after its client went away", s.opts.Patience))
 		}
 	}
 }

@@ -2,35 +2,11 @@ package kernel_test
 
 import (
 	"context"
-	"encoding/json"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-func decodeJSON(t *testing.T, from io.Reader, into any) {
-	t.Helper()
-	require.NoError(t, json.NewDecoder(from).Decode(into))
-}
-
-// ask sends one request and returns status and body.
-func (b *box) ask(method, path, content, token string) (int, string) {
-	b.t.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), method, b.url+path, strings.NewReader(content))
-	require.NoError(b.t, err)
-	if token != "" {
-		req.Header.Set("X-Access-Token", token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(b.t, err)
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	require.NoError(b.t, err)
-	return resp.StatusCode, string(answer)
-}
 
 func TestRequestsThatAreRefused(t *testing.T) {
 	b := newBox(t, "/nonexistent/python3")

@@ -22,18 +22,13 @@ const javascriptBoot = `new (require("vm").Script)("(function (require, process)
 // javascript starts kernels of the template's own node.
 type javascript struct {
 	spawner  *spawn.Spawner
-	path     string // of the interpreter; empty finds node in PATH
 	language string // javascript, or typescript for one that transpiles all
 }
 
-func (j *javascript) start(ctx context.Context, dir string, env []string) (driver, error) {
-	path, err := j.find(env)
-	if err != nil {
-		return nil, err
-	}
-	text, err := programText(javascriptFiles, "javascript", ".js", javascriptParts)
-	if err != nil {
-		return nil, err
+func (j javascript) start(ctx context.Context, dir string, env []string) (driver, error) {
+	path := findExecutable(env, "node", "nodejs")
+	if path == "" {
+		return nil, errors.New("the template has no node: add the package nodejs to it")
 	}
 	return program{
 		spawner:  j.spawner,
@@ -45,19 +40,7 @@ func (j *javascript) start(ctx context.Context, dir string, env []string) (drive
 			"--max-semi-space-size=8", "--v8-pool-size=2",
 			"--eval", javascriptBoot, j.language,
 		},
-		text:       text,
+		text:       programText(javascriptFiles, "javascript", ".js", javascriptParts),
 		interrupts: true,
 	}.start(ctx, dir, env)
-}
-
-func (j *javascript) find(env []string) (string, error) {
-	if j.path != "" {
-		return j.path, nil
-	}
-	for _, name := range []string{"node", "nodejs"} {
-		if path := findExecutable(name, env); path != "" {
-			return path, nil
-		}
-	}
-	return "", errors.New("the template has no node: add the package nodejs to it")
 }

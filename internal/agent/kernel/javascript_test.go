@@ -3,7 +3,6 @@ package kernel_test
 import (
 	"context"
 	"encoding/base64"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -136,17 +135,6 @@ func TestJavaScriptModules(t *testing.T) {
 	require.Equal(t, "TypeError", in("import { nowhere } from 'fs'\nnowhere()").errorName())
 }
 
-// newContext makes a context and returns its id.
-func (b *box) newContext(language, dir string) string {
-	b.t.Helper()
-	status, answer := b.ask("POST", "/contexts", `{"language":"`+language+`","cwd":"`+dir+`"}`, b.token)
-	require.Equal(b.t, 200, status, answer)
-	var made struct{ ID, Language, Cwd string }
-	decodeJSON(b.t, strings.NewReader(answer), &made)
-	require.Equal(b.t, dir, made.Cwd)
-	return made.ID
-}
-
 func TestTypeScript(t *testing.T) {
 	b := startNode(t)
 	cases := []struct{ code, want string }{
@@ -184,14 +172,6 @@ func TestTypeScript(t *testing.T) {
 		names[c["language"]] = true
 	}
 	require.Equal(t, map[any]bool{"javascript": true, "typescript": true}, names)
-}
-
-// ok is "true", or what went wrong.
-func (r run) ok() string {
-	if found := r.find("error"); len(found) > 0 {
-		return found[0]["traceback"].(string)
-	}
-	return "true"
 }
 
 func TestDecoratorsAsTheProjectSays(t *testing.T) {
@@ -319,23 +299,22 @@ import('fs').then((fs) => { fs.writeSync(2, "p\n"); console.log("q") })
 }
 
 func TestJavaScriptOutputIsBounded(t *testing.T) {
+	t.Parallel()
 	b := startNode(t)
 	for name, code := range map[string]string{
-		"lines":      "for (let i = 0; i < 1000; i++) console.log('x'.repeat(99_999))",
-		"one string": "process.stdout.write('x'.repeat(100_000_000)); undefined",
-		"descriptor": "for (let i = 0; i < 1000; i++) fs.writeSync(1, 'x'.repeat(99_999))",
-		"command":    "require('child_process').spawnSync('sh', ['-c', \"head -c 100000000 /dev/zero | tr '\\\\0' x\"], { stdio: 'inherit' }); undefined",
+		"lines":      "for (let i = 0; i < 300; i++) console.log('x'.repeat(99_999))",
+		"one string": "process.stdout.write('x'.repeat(30_000_000)); undefined",
+		"descriptor": "for (let i = 0; i < 300; i++) fs.writeSync(1, 'x'.repeat(99_999))",
+		"command":    "require('child_process').spawnSync('sh', ['-c', \"head -c 30000000 /dev/zero | tr '\\\\0' x\"], { stdio: 'inherit' }); undefined",
 	} {
-		before := time.Now()
 		r := b.js(code)
-		t.Logf("%s: %s", name, time.Since(before))
 		size := len(r.text("stdout"))
 		require.LessOrEqual(t, size, 16<<20, name)
 		require.Greater(t, size, 15<<20, name)
 		require.Equal(t, 1, strings.Count(r.text("stderr"), "left out"), name)
 	}
-	require.Less(t, len(b.js("'x'.repeat(50_000_000)").main()["text"].(string)), 2<<20)
-	r := b.js("display({'text/html': 'x'.repeat(50_000_000), 'text/plain': 'small'})")
+	require.Less(t, len(b.js("'x'.repeat(5_000_000)").main()["text"].(string)), 2<<20)
+	r := b.js("display({'text/html': 'x'.repeat(15_000_000), 'text/plain': 'small'})")
 	require.Equal(t, "small", r.find("result")[0]["text"])
 	require.Contains(t, r.text("stderr"), "text/html of a result left out")
 	r = b.js("console.log('é漢😀'.repeat(300_000))")
@@ -392,6 +371,7 @@ func TestSameEntropySameNumbers(t *testing.T) {
 }
 
 func TestDisconnectInterruptsJavaScript(t *testing.T) {
+	t.Parallel()
 	b := startNode(t)
 	b.js("let kept = 'kept'")
 	for _, code := range []string{
@@ -411,24 +391,24 @@ func TestDisconnectInterruptsJavaScript(t *testing.T) {
 		"process.on('SIGINT', () => {}); console.log('on'); while (true) {}",
 		"$$.async(); console.log('on')",
 	} {
-		before := time.Now()
-		b.leave(body{"code": code, "language": "js"})
+		b.leave("js", code)
 		r := b.js("console.log('x'); kept")
 		require.NotNil(t, r.main(), "%s: %v", code, r.lines)
 		require.Equal(t, "kept", r.main()["text"], code)
 		require.Equal(t, "x\n", r.text("stdout"), code)
-		require.Less(t, time.Since(before), 4*time.Second, code)
 	}
 }
 
 func TestJavaScriptThatIgnoresInterruptsLosesItsKernel(t *testing.T) {
-	b := startNode(t)
+	t.Parallel()
+	b := newImpatientBox(t, "/nonexistent/python3")
 	b.js("let lost = 1")
-	b.leave(body{"language": "js", "code": "require('child_process').spawn('sh', ['-c', 'sleep 0.3; echo on'], { stdio: 'inherit' }); require('crypto').pbkdf2Sync('a', 'b', 2e9, 64, 'sha512')"})
+	b.leave("js", "require('child_process').execFileSync('sh', ['-c', 'trap \"\" INT; echo on; sleep 1000'], { stdio: 'inherit' })")
 	require.Equal(t, "ReferenceError", b.js("lost").errorName())
 }
 
 func TestDeadJavaScriptKernelComesBack(t *testing.T) {
+	t.Parallel()
 	b := startNode(t)
 	b.env = append(b.env, "NODE_OPTIONS=--max-old-space-size=32")
 	for code, why := range map[string]string{
@@ -471,22 +451,13 @@ func TestJavaScriptRestart(t *testing.T) {
 	require.Empty(t, b.list())
 }
 
-func TestWarmJavaScriptKernelIsFast(t *testing.T) {
+func TestWarmJavaScriptKernelShowsNothingOfIt(t *testing.T) {
 	b := startNode(t)
 	require.NoError(t, b.Warm(context.Background(), []string{"javascript"}))
 	require.Len(t, b.list(), 1)
-	require.Eventually(t, func() bool { return b.js("1+1").errorName() == "" }, 5*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return b.js("1+1").errorName() == "" }, soon, time.Millisecond,
 		"without the library that stirs OpenSSL it ends, and the next one comes")
 	require.Equal(t, "[]", b.js("Object.keys(globalThis).filter((k) => /tombolo|warm|gc|\\$/.test(k))").main()["text"])
-	best := time.Hour
-	for range 20 {
-		before := time.Now()
-		b.js("1+1")
-		best = min(best, time.Since(before))
-	}
-	t.Logf("1+1 through the handler: %s", best)
-	require.Less(t, best, 20*time.Millisecond)
-	t.Log(b.js("fs.readFileSync('/proc/self/status', 'utf8').match(/(VmRSS|RssAnon|Threads).*/g).join(' ')").main()["text"])
 }
 
 func TestNodeThatIsNotThere(t *testing.T) {
@@ -504,30 +475,12 @@ func TestNothingOfNodeIsLeftAfterClose(t *testing.T) {
 	b.Close()
 	b.server.Close()
 	http.DefaultClient.CloseIdleConnections()
-	require.Eventually(t, func() bool { return openFiles(t) <= before }, 5*time.Second, 10*time.Millisecond)
-}
-
-// leave starts code, waits for its first output and leaves.
-func (b *box) leave(request body) {
-	b.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	resp, err := b.post(ctx, "/execute", request)
-	require.NoError(b.t, err)
-	defer resp.Body.Close()
-	buf := make([]byte, 4096)
-	for seen := ""; !strings.Contains(seen, "stdout"); {
-		n, err := resp.Body.Read(buf)
-		seen += string(buf[:n])
-		if err == io.EOF {
-			b.t.Fatalf("%v ended: %s", request["code"], seen)
-		}
-		require.NoError(b.t, err)
-	}
+	require.Eventually(t, func() bool { return openFiles(t) <= before }, soon, 10*time.Millisecond)
 }
 
 // As TestInterruptsNeverBreakTheKernel.
 func TestInterruptsNeverBreakTheJavaScriptKernel(t *testing.T) {
+	t.Parallel()
 	b := startNode(t)
 	b.js("let kept = 'kept'")
 	codes := []string{
@@ -540,7 +493,7 @@ func TestInterruptsNeverBreakTheJavaScriptKernel(t *testing.T) {
 	}
 	for i := range 30 {
 		code := codes[i%len(codes)]
-		b.leave(body{"code": code, "language": "js"})
+		b.leave("js", code)
 		r := b.js("console.log('x'); kept")
 		require.NotNil(t, r.main(), "after %s: %v", code, r.lines)
 		require.Equal(t, "kept", r.main()["text"], code)

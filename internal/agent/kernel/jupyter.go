@@ -57,8 +57,7 @@ type connectionFile struct {
 	Key       string `json:"key"`
 }
 
-// spawn starts the process. Its descriptors are /dev/null and two pipes, for
-// what children and native code print; the rest comes by the protocol.
+// spawn starts the process; all but its children's output comes by the protocol.
 func (j jupyter) spawn(dir string, env []string) (*jupyterKernel, error) {
 	session := newJupyterSession()
 	address, err := freeAddress()
@@ -70,33 +69,42 @@ func (j jupyter) spawn(dir string, env []string) (*jupyterKernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	keep := false
+	defer func() {
+		if !keep {
+			_ = os.RemoveAll(folder)
+		}
+	}()
 	argv := j.spec.argv(filepath.Join(folder, connectionName))
 	path := argv[0]
 	if !strings.Contains(path, "/") {
-		if path = findExecutable(argv[0], env); path == "" {
-			_ = os.RemoveAll(folder)
+		if path = findExecutable(env, argv[0]); path == "" {
 			return nil, fmt.Errorf("the sandbox has no program %s, which %s asks for", argv[0], j.spec.dir)
 		}
 	}
-	process, out, errOut, err := spawnWithPipes(j.spawner, path, argv, dir, env)
+	d, err := newDescriptors()
 	if err != nil {
-		_ = os.RemoveAll(folder)
 		return nil, err
 	}
-	k := &jupyterKernel{
+	defer d.close()
+	process, err := d.start(j.spawner, path, argv, dir, env)
+	if err != nil {
+		return nil, err
+	}
+	keep = true
+	return &jupyterKernel{
 		process: process,
 		spec:    j.spec,
 		session: session,
 		address: address,
 		folder:  folder,
-		pipes:   []*watchedPipe{out, errOut},
+		pipes:   []*watchedPipe{newWatchedPipe(d.agent[0], eventStdout), newWatchedPipe(d.agent[1], eventStderr)},
 		inbox:   make(chan jupyterInput),
 		wake:    make(chan struct{}, 1),
 		applied: map[string]string{},
 		stop:    make(chan struct{}),
 		ended:   make(chan struct{}),
-	}
-	return k, nil
+	}, nil
 }
 
 // freeAddress finds ports on a loopback address that no other kernel has, and
@@ -142,40 +150,6 @@ func writeConnectionFile(address connectionFile) (folder string, err error) {
 		return "", fmt.Errorf("write the kernel's connection file: %w", err)
 	}
 	return folder, nil
-}
-
-// spawnWithPipes starts a process in a session of its own, with nothing to read
-// and pipes for what it prints.
-func spawnWithPipes(spawner *spawn.Spawner, path string, argv []string, dir string, env []string) (*spawn.Process, *watchedPipe, *watchedPipe, error) {
-	var mine, theirs fds
-	defer func() { theirs.close() }()
-	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("open /dev/null: %w", err)
-	}
-	theirs.add(null)
-	for range 2 {
-		pipe := make([]int, 2)
-		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
-			mine.close()
-			return nil, nil, nil, fmt.Errorf("make a pipe: %w", err)
-		}
-		mine.add(pipe[0])
-		theirs.add(pipe[1])
-		// A non-blocking read is what os.NewFile needs to wait without a thread.
-		_ = unix.SetNonblock(pipe[0], true)
-	}
-	process, err := spawner.Start(path, argv, &syscall.ProcAttr{
-		Dir:   dir,
-		Env:   env,
-		Files: theirs.files(),
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
-		mine.close()
-		return nil, nil, nil, fmt.Errorf("run %s in %s: %w", path, dir, err)
-	}
-	return process, newWatchedPipe(mine[0], eventStdout), newWatchedPipe(mine[1], eventStderr), nil
 }
 
 // maxMessage bounds one message of a kernel, bytes. What is larger is left out,
@@ -350,53 +324,6 @@ func (k *jupyterKernel) receive(c *zmtp.Conn, from socket) {
 			return
 		}
 		if in.err != nil && !errors.Is(in.err, zmtp.ErrTooLarge) {
-			return
-		}
-	}
-}
-
-// A watchedPipe is the agent's end of descriptor 1 or 2 of a kernel, which one
-// goroutine watches and the kernel's loop reads.
-type watchedPipe struct {
-	outputPipe
-	file  *os.File
-	again chan struct{}
-}
-
-func newWatchedPipe(fd int, kind eventKind) *watchedPipe {
-	return &watchedPipe{
-		outputPipe: outputPipe{fd: fd, kind: kind},
-		file:       os.NewFile(uintptr(fd), "pipe"),
-		again:      make(chan struct{}),
-	}
-}
-
-// watch sends the pipe each time there is something to read, and waits until it
-// was read.
-func (p *watchedPipe) watch(to chan<- *watchedPipe, stop <-chan struct{}) {
-	conn, err := p.file.SyscallConn()
-	if err != nil {
-		return
-	}
-	for {
-		over := false
-		err := conn.Read(func(fd uintptr) bool {
-			set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(set, 0)
-			over = err == nil && n > 0 && set[0].Revents&unix.POLLIN == 0
-			return err != nil || n > 0
-		})
-		if err != nil || over {
-			return
-		}
-		select {
-		case to <- p:
-		case <-stop:
-			return
-		}
-		select {
-		case <-p.again:
-		case <-stop:
 			return
 		}
 	}

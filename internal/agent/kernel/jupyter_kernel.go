@@ -68,6 +68,7 @@ type jupyterRun struct {
 	idle      bool
 	failed    bool // the request has, and why
 	why       string
+	unshown   *event // the error of a reply, if none is published
 	held      *event // a value that is the run's if nothing follows
 }
 
@@ -250,7 +251,7 @@ const hiddenPrefix = "hidden-"
 
 func (k *jupyterKernel) send(code string, hidden bool) {
 	r := k.run
-	r.request, r.replied, r.idle, r.failed = newID(), false, false, false
+	r.request, r.replied, r.idle, r.failed, r.unshown = newID(), false, false, false, nil
 	if hidden {
 		r.request = hiddenPrefix + r.request
 	}
@@ -320,11 +321,12 @@ func (k *jupyterKernel) takeReply(content json.RawMessage) {
 	}
 	r := k.run
 	r.replied = true
-	if err := json.Unmarshal(content, &reply); err == nil && reply.Status != "ok" && !r.failed {
+	if err := json.Unmarshal(content, &reply); err == nil && reply.Status != "ok" {
 		if reply.Ename == "" && reply.Evalue == "" {
 			reply.Evalue = "the kernel says the code ended with the status " + reply.Status
 		}
-		k.fail(errorEvent(reply.Ename, reply.Evalue, reply.Traceback))
+		e := errorEvent(reply.Ename, reply.Evalue, reply.Traceback)
+		r.unshown = &e // the same is on its way on the other socket, or was there
 	}
 	k.settle()
 }
@@ -427,6 +429,9 @@ func (k *jupyterKernel) over() {
 		return
 	}
 	k.grace.Stop()
+	if r.unshown != nil && !r.failed {
+		k.fail(*r.unshown)
+	}
 	switch {
 	case r.preparing && r.failed:
 		r.preparing = false
@@ -442,9 +447,9 @@ func (k *jupyterKernel) over() {
 		k.read(p)
 		k.flush(p)
 	}
-	if reason := k.process.Reason(); reason != "" && !k.told {
+	if e, ok := reasonEvent(k.process); ok && !k.told {
 		k.told = true
-		k.put(event{Kind: eventStderr, Text: "[a process of this run was ended: " + reason + "]\n"})
+		k.put(e)
 	}
 	if r.hide && r.failed {
 		r.box.put(event{Kind: eventError, Value: r.why})
@@ -475,17 +480,15 @@ func (k *jupyterKernel) read(p *watchedPipe) {
 			return
 		}
 		n += got
-		if text := p.text(buf[:got]); text != "" {
-			k.put(event{Kind: p.kind, Text: text})
+		if e, ok := p.take(buf[:got]); ok {
+			k.put(e)
 		}
 	}
 }
 
 func (k *jupyterKernel) flush(p *watchedPipe) {
-	if len(p.tail) > 0 {
-		text := string(p.tail)
-		p.tail = nil
-		k.put(event{Kind: p.kind, Text: text})
+	if e, ok := p.takeTail(); ok {
+		k.put(e)
 	}
 }
 

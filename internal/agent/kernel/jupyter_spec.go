@@ -136,7 +136,7 @@ func specRoots(env []string) []string {
 			data = append(data, filepath.Join(home, ".local/share/jupyter"))
 		}
 	}
-	if python := findExecutable("python3", env); python != "" {
+	if python := findExecutable(env, "python3"); python != "" {
 		data = append(data, filepath.Join(filepath.Dir(filepath.Dir(python)), "share/jupyter"))
 	}
 	data = append(data, "/usr/local/share/jupyter", "/usr/share/jupyter")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/kernel/kerneltest"
 )
 
@@ -21,6 +20,12 @@ func jupyterBox(t *testing.T, specs map[string]any) *box {
 	t.Helper()
 	python, err := kerneltest.Python()
 	require.NoError(t, err)
+	return newBox(t, python, writeSpecs(t, specs), "PYTHONUNBUFFERED=1")
+}
+
+// writeSpecs returns the variable that has Jupyter find the specs.
+func writeSpecs(t *testing.T, specs map[string]any) string {
+	t.Helper()
 	dir := t.TempDir()
 	for name, spec := range specs {
 		text, ok := spec.(string)
@@ -33,9 +38,7 @@ func jupyterBox(t *testing.T, specs map[string]any) *box {
 		require.NoError(t, os.MkdirAll(folder, 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(folder, "kernel.json"), []byte(text), 0o644))
 	}
-	b := newBox(t, python)
-	b.env = append(b.env, "JUPYTER_PATH="+dir, "PYTHONUNBUFFERED=1")
-	return b
+	return "JUPYTER_PATH=" + dir
 }
 
 // ipykernel is a real Jupyter kernel that says it has the given language.
@@ -48,11 +51,6 @@ func ipykernel(t *testing.T, language string) map[string]any {
 		"env":      map[string]string{"FROM_SPEC": "${HOME} of the spec"},
 		"language": language,
 	}
-}
-
-func (b *box) in(language, code string) run {
-	b.t.Helper()
-	return b.execute(body{"code": code, "language": language})
 }
 
 func TestJupyterKernelRunsCode(t *testing.T) {
@@ -99,21 +97,28 @@ func TestJupyterKernelHasTheVariablesOfTheRun(t *testing.T) {
 }
 
 func TestJupyterKernelIsInterruptedWhenItsClientLeaves(t *testing.T) {
+	t.Parallel()
 	spec := ipykernel(t, "snake")
 	spec["interrupt_mode"] = "message"
 	b := jupyterBox(t, map[string]any{"signal": ipykernel(t, "adder"), "message": spec})
 	for _, language := range []string{"signal", "message"} {
 		require.Equal(t, "1", b.in(language, "x = 1; x").main()["text"])
-		b.leave(body{"code": "import time\nprint('on', flush=True)\nwhile True: time.sleep(0.01)", "language": language})
+		b.leave(language, "import time\nprint('on', flush=True)\nwhile True: time.sleep(0.01)")
 		require.Equal(t, "1", b.in(language, "x").main()["text"], "the kernel must have kept its state")
-
 	}
-	b.leave(body{"language": "signal", "code": "while True:\n  try:\n" +
-		"    print('on', flush=True)\n    while True: time.sleep(0.01)\n  except KeyboardInterrupt: pass"})
-	require.Equal(t, "NameError", b.in("signal", "x").errorName(), "the kernel must be another")
+}
+
+func TestJupyterKernelThatIgnoresInterruptsIsLost(t *testing.T) {
+	t.Parallel()
+	b := newImpatientBox(t, "/nonexistent/python3", writeSpecs(t, map[string]any{"extra": ipykernel(t, "snake")}))
+	b.in("extra", "x = 1; import time")
+	b.leave("extra", "while True:\n  try:\n"+
+		"    print('on', flush=True)\n    while True: time.sleep(0.01)\n  except KeyboardInterrupt: pass")
+	require.Equal(t, "NameError", b.in("extra", "x").errorName(), "the kernel must be another")
 }
 
 func TestJupyterKernelThatEnds(t *testing.T) {
+	t.Parallel()
 	b := jupyterBox(t, map[string]any{"extra": ipykernel(t, "snake")})
 	for code, says := range map[string]string{
 		"import os; print('last', flush=True); os._exit(3)":                          "exited with code 3",
@@ -128,18 +133,6 @@ func TestJupyterKernelThatEnds(t *testing.T) {
 		require.Equal(t, "2", r.main()["text"], "%v", r.lines)
 	}
 	require.NotContains(t, commandLines(t), "sleep\x001234567", "the child of a kernel that ended must not go on")
-}
-
-func commandLines(t *testing.T) string {
-	t.Helper()
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	require.NoError(t, err)
-	var all strings.Builder
-	for _, path := range paths {
-		data, _ := os.ReadFile(path)
-		all.Write(data)
-	}
-	return all.String()
 }
 
 func TestJupyterKernelMayPrintWithoutEnd(t *testing.T) {
@@ -208,16 +201,7 @@ func TestKernelThatNeverAnswersEndsWithItsContext(t *testing.T) {
 	_, err := b.post(ctx, "/contexts", body{"language": "deaf"})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Eventually(t, func() bool { return !strings.Contains(commandLines(t), "sleep\x007654321") },
-		10*time.Second, 20*time.Millisecond, "the process must be ended")
-}
-
-// setEnv gives the sandbox one more variable.
-func (b *box) setEnv(t *testing.T, entry string) {
-	t.Helper()
-	b.mu.Lock()
-	b.env = append(b.env[:len(b.env):len(b.env)], entry)
-	b.mu.Unlock()
-	require.NoError(t, b.Init(context.Background(), hostapi.Init{Entropy: make([]byte, 64)}))
+		soon, 20*time.Millisecond, "the process must be ended")
 }
 
 func TestAWarmJupyterKernelIsSeededAnew(t *testing.T) {

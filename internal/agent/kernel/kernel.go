@@ -6,6 +6,18 @@
 // session, and nothing else: not the port, not the global environment, not the
 // access token, which all come by [Options]. Kernels run as the agent's user
 // and may send anything, so every size and count of theirs has a limit here.
+//
+// From the client to the kernel:
+//
+//	kernel.go        Server: the kernels of a sandbox as a whole
+//	http*.go         requests, and the lines that answer /execute
+//	context.go       contexts, and which languages there are
+//	execute.go       one run: its turn, its stream, its client that goes away
+//	driver.go        what any live kernel can do, and the events of a run
+//	program*.go      the driver of our own programs, and its protocol
+//	python, javascript, bash   a file that starts each, a folder with its program
+//	jupyter*.go      the driver of any other Jupyter kernel; zmtp is its wire
+//	descriptors.go, output_pipe.go, process.go   what both drivers are made of
 package kernel
 
 import (
@@ -18,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
@@ -38,9 +51,11 @@ type Options struct {
 	// Token returns the access token that /execute asks for; empty for none.
 	Token func() string
 	Log   *slog.Logger
-	// Python and Node are the interpreters to run; empty finds python3 and node
-	// in Env's PATH.
-	Python, Node string
+	// Python is the interpreter to run; empty finds python3 in Env's PATH.
+	Python string
+	// Patience is how long code may ignore that it is interrupted until its kernel
+	// is ended; zero means 5 s.
+	Patience time.Duration
 }
 
 // Server keeps the contexts. Make one with [New]; all methods may be called
@@ -60,13 +75,16 @@ type Server struct {
 
 // New makes a server with no kernel running.
 func New(opts Options) *Server {
+	if opts.Patience == 0 {
+		opts.Patience = 5 * time.Second
+	}
 	return &Server{
 		opts: opts,
 		starters: map[string]starter{
 			"bash":       bash{spawner: opts.Spawner},
-			"python":     &python{spawner: opts.Spawner, path: opts.Python},
-			"javascript": &javascript{spawner: opts.Spawner, path: opts.Node, language: "javascript"},
-			"typescript": &javascript{spawner: opts.Spawner, path: opts.Node, language: "typescript"},
+			"python":     python{spawner: opts.Spawner, path: opts.Python},
+			"javascript": javascript{spawner: opts.Spawner, language: "javascript"},
+			"typescript": javascript{spawner: opts.Spawner, language: "typescript"},
 		},
 		contexts: map[string]*codeContext{},
 		defaults: map[string]string{},

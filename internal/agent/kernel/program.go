@@ -5,18 +5,13 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/spawn"
 )
-
-const pipeSize = 256 << 10 // bytes
 
 // startTimeout bounds the start of a kernel: Python, IPython and its imports
 // take about 3 s in a cold sandbox on a slow machine.
@@ -69,84 +64,21 @@ func (p program) start(ctx context.Context, dir string, env []string) (driver, e
 
 // spawn starts the process with the descriptors above.
 func (p program) spawn(dir string, env []string) (*programKernel, error) {
-	var mine, theirs fds
-	defer func() { theirs.close() }()
-	keep := false
-	defer func() {
-		if !keep {
-			mine.close()
-		}
-	}()
-
-	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open /dev/null: %w", err)
-	}
-	theirs.add(null)
-	for range 2 {
-		pipe := make([]int, 2)
-		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
-			return nil, fmt.Errorf("make a pipe: %w", err)
-		}
-		mine.add(pipe[0])
-		theirs.add(pipe[1])
-		// Fewer rounds for commands that write much; the default serves too.
-		_, _ = unix.FcntlInt(uintptr(pipe[0]), unix.F_SETPIPE_SZ, pipeSize)
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("make a socket pair: %w", err)
-	}
-	mine.add(pair[0])
-	theirs.add(pair[1])
-	acks := make([]int, 2)
-	if err := unix.Pipe2(acks, unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("make a pipe: %w", err)
-	}
-	mine.add(acks[1])
-	theirs.add(acks[0])
-	file, err := programFile(p.text)
+	d, err := p.descriptors()
 	if err != nil {
 		return nil, err
 	}
-	theirs.add(file)
-	interrupts := -1
-	if p.interrupts {
-		pipe := make([]int, 2)
-		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
-			return nil, fmt.Errorf("make a pipe: %w", err)
-		}
-		interrupts = pipe[1]
-		mine.add(interrupts)
-		theirs.add(pipe[0])
-		for _, fd := range []int{acks[0], pipe[0]} {
-			if err := unix.SetNonblock(fd, true); err != nil {
-				return nil, fmt.Errorf("make descriptor %d non-blocking: %w", fd, err)
-			}
-		}
-	}
-	for _, fd := range mine {
-		if err := unix.SetNonblock(fd, true); err != nil {
-			return nil, fmt.Errorf("make descriptor %d non-blocking: %w", fd, err)
-		}
-	}
-
+	defer d.close()
 	env = slices.Clone(env)
 	for name, value := range p.defaults {
 		if lookup(env, name) == "" {
 			env = append(env, name+"="+value)
 		}
 	}
-	process, err := p.spawner.Start(p.path, append([]string{p.path}, p.args...), &syscall.ProcAttr{
-		Dir:   dir,
-		Env:   env,
-		Files: theirs.files(),
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
+	process, err := d.start(p.spawner, p.path, append([]string{p.path}, p.args...), dir, env)
 	if err != nil {
-		return nil, fmt.Errorf("run %s in %s: %w", p.path, dir, err)
+		return nil, err
 	}
-	keep = true
 	if p.encode == nil {
 		p.encode = func(r request) ([]byte, error) { return json.Marshal(r) }
 	}
@@ -155,11 +87,11 @@ func (p program) spawn(dir string, env []string) (*programKernel, error) {
 		defaults:   p.defaults,
 		encode:     p.encode,
 		group:      p.group,
-		out:        &outputPipe{fd: mine[0], kind: eventStdout},
-		err:        &outputPipe{fd: mine[1], kind: eventStderr},
-		socket:     mine[2],
-		acks:       mine[3],
-		interrupts: interrupts,
+		out:        &outputPipe{fd: d.agent[0], kind: eventStdout},
+		err:        &outputPipe{fd: d.agent[1], kind: eventStderr},
+		socket:     d.agent[2],
+		acks:       d.agent[3],
+		interrupts: -1,
 		ready:      make(chan error, 1),
 		warmed:     make(chan error, 1),
 		runs:       make(chan chan<- event, 1),
@@ -167,9 +99,48 @@ func (p program) spawn(dir string, env []string) (*programKernel, error) {
 		swept:      make(chan struct{}),
 		ended:      make(chan struct{}),
 	}
+	if p.interrupts {
+		k.interrupts = d.agent[4]
+	}
 	go k.watch()
 	go k.loop()
 	return k, nil
+}
+
+// descriptors returns those above. The caller closes them.
+func (p program) descriptors() (d *descriptors, err error) {
+	d, err = newDescriptors()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if err := d.socket(); err != nil {
+		return nil, err
+	}
+	if err := d.pipe(); err != nil {
+		return nil, err
+	}
+	text, err := programFile(p.text)
+	if err != nil {
+		return nil, err
+	}
+	d.kernel = append(d.kernel, text)
+	if !p.interrupts {
+		return d, nil
+	}
+	if err := d.pipe(); err != nil {
+		return nil, err
+	}
+	for _, number := range []int{4, 6} {
+		if err := unix.SetNonblock(d.kernel[number], true); err != nil {
+			return nil, fmt.Errorf("make the kernel's descriptor %d non-blocking: %w", number, err)
+		}
+	}
+	return d, nil
 }
 
 // programFile puts the program in a memory file, so that the template needs no
@@ -187,57 +158,14 @@ func programFile(text []byte) (int, error) {
 }
 
 // programText joins the files of a program.
-func programText(files embed.FS, dir, suffix string, parts []string) ([]byte, error) {
+func programText(files embed.FS, dir, suffix string, parts []string) []byte {
 	var text []byte
 	for _, part := range parts {
 		data, err := files.ReadFile(dir + "/" + part + suffix)
 		if err != nil {
-			return nil, fmt.Errorf("read the kernel program: %w", err)
+			panic(err) // not embedded: parts is wrong
 		}
 		text = append(append(text, data...), '\n')
 	}
-	return text, nil
-}
-
-// findExecutable looks a program up in env's PATH; empty when it is not there.
-func findExecutable(name string, env []string) string {
-	search := lookup(env, "PATH")
-	if search == "" {
-		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	}
-	for _, dir := range filepath.SplitList(search) {
-		path := filepath.Join(dir, name)
-		if unix.Access(path, unix.X_OK) == nil {
-			return path
-		}
-	}
-	return ""
-}
-
-// fds are descriptors that are closed together.
-type fds []int
-
-func (f *fds) add(fd int) { *f = append(*f, fd) }
-
-func (f fds) close() {
-	for _, fd := range f {
-		_ = unix.Close(fd)
-	}
-}
-
-func (f fds) files() []uintptr {
-	files := make([]uintptr, len(f))
-	for i, fd := range f {
-		files[i] = uintptr(fd)
-	}
-	return files
-}
-
-func lookup(env []string, name string) string {
-	for i := len(env) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
-			return value
-		}
-	}
-	return ""
+	return text
 }

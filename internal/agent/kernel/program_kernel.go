@@ -70,6 +70,9 @@ func (k *programKernel) execute(code string, env map[string]string) <-chan event
 	return events
 }
 
+// refuses nothing: every language of ours can have them.
+func (k *programKernel) refuses(map[string]string) error { return nil }
+
 func (k *programKernel) setEnv(env map[string]string) error {
 	for name, value := range k.defaults {
 		if env[name] == "" {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -209,12 +208,11 @@ func (l *programLoop) emit(e event) {
 	}
 }
 
-// tellReason says that a child of the kernel was ended from outside, which the
-// run's code may not notice.
+// tellReason says once why a process of the run was ended.
 func (l *programLoop) tellReason() {
-	if reason := l.k.process.Reason(); reason != "" && !l.told {
+	if e, ok := reasonEvent(l.k.process); ok && !l.told {
 		l.told = true
-		l.emit(event{Kind: eventStderr, Text: "[a process of this run was ended: " + reason + "]\n"})
+		l.emit(e)
 	}
 }
 
@@ -250,8 +248,8 @@ func (l *programLoop) drain(p *outputPipe, n int) error {
 			return fmt.Errorf("read the kernel's output: %w", err)
 		}
 		n -= got
-		if text := p.text(l.buf[:got]); text != "" {
-			l.emit(event{Kind: p.kind, Text: text})
+		if e, ok := p.take(l.buf[:got]); ok {
+			l.emit(e)
 		}
 	}
 	return nil
@@ -259,46 +257,10 @@ func (l *programLoop) drain(p *outputPipe, n int) error {
 
 func (l *programLoop) flushTails() {
 	for _, p := range []*outputPipe{l.k.out, l.k.err} {
-		if len(p.tail) > 0 {
-			text := string(p.tail)
-			p.tail = nil
-			l.emit(event{Kind: p.kind, Text: text})
+		if e, ok := p.takeTail(); ok {
+			l.emit(e)
 		}
 	}
-}
-
-// An outputPipe is the agent's end of descriptor 1 or 2 of a kernel.
-type outputPipe struct {
-	fd   int
-	kind eventKind
-	tail []byte // the begin of a character whose rest is not there yet
-}
-
-// waiting is how many bytes can be read now.
-func (p *outputPipe) waiting() int {
-	n, err := unix.IoctlGetInt(p.fd, unix.TIOCINQ)
-	if err != nil {
-		return 1 << 16 // a pipe's capacity
-	}
-	return n
-}
-
-// text joins data to the tail and keeps back an unfinished last character.
-func (p *outputPipe) text(data []byte) string {
-	whole := append(p.tail, data...)
-	cut := len(whole)
-	for back := 1; back < utf8.UTFMax && back <= len(whole); back++ {
-		start := len(whole) - back
-		if utf8.RuneStart(whole[start]) {
-			if !utf8.FullRune(whole[start:]) {
-				cut = start
-			}
-			break
-		}
-	}
-	text := string(whole[:cut])
-	p.tail = append([]byte(nil), whole[cut:]...)
-	return text
 }
 
 func answer(to chan<- error, err error) {

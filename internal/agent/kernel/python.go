@@ -27,31 +27,20 @@ type python struct {
 	path    string // of the interpreter; empty finds python3 in PATH
 }
 
-func (p *python) start(ctx context.Context, dir string, env []string) (driver, error) {
-	path, err := p.find(env)
-	if err != nil {
-		return nil, err
+func (p python) start(ctx context.Context, dir string, env []string) (driver, error) {
+	path := p.path
+	if path == "" {
+		path = findExecutable(env, "python3")
 	}
-	text, err := programText(pythonFiles, "python", ".py", pythonParts)
-	if err != nil {
-		return nil, err
+	if path == "" {
+		return nil, errors.New("the template has no python3: add the packages python3, ipython and matplotlib-inline to it")
 	}
 	return program{
 		spawner:  p.spawner,
 		language: "Python",
 		path:     path,
 		args:     []string{programPath},
-		text:     text,
+		text:     programText(pythonFiles, "python", ".py", pythonParts),
 		defaults: map[string]string{plotVariable: plotBackend},
 	}.start(ctx, dir, env)
-}
-
-func (p *python) find(env []string) (string, error) {
-	if p.path != "" {
-		return p.path, nil
-	}
-	if path := findExecutable("python3", env); path != "" {
-		return path, nil
-	}
-	return "", errors.New("the template has no python3: add the packages python3, ipython and matplotlib-inline to it")
 }

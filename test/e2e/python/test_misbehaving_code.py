@@ -86,7 +86,7 @@ def resident(status):
 
 
 def test_results_without_end_are_cut(interpreter, context):
-    execution = interpreter.run_code("'x' * 300_000_000", context=context, timeout=120)
+    execution = interpreter.run_code("'x' * 50_000_000", context=context, timeout=120)
     assert execution.text.endswith("more characters were left out")
     assert len(execution.text) < 2 * MEBIBYTE
     execution = interpreter.run_code("for _ in range(10): display({'text/html': 'x' * 11_000_000}, raw=True)", context=context, timeout=120)

@@ -40,11 +40,18 @@ function transpile(source) {
     if (wrong) throw positioned(ts.flattenDiagnosticMessageText(wrong.messageText, "\n"), source.code, wrong.start ?? 0);
     return done(outputText.replace(/\n\/\/# sourceMappingURL=.*\s*$/, "\n"), sourceMapText);
   }
-  if (oxc) throw new Error("decorators need the npm package typescript, which the template does not have");
+  if (oxc) throw lacking("decorators need the npm package typescript: add it to the template");
   if (Module.stripTypeScriptTypes) {
     return done(Module.stripTypeScriptTypes(source.code, { mode: "transform" }), null);
   }
-  throw new Error(NO_TRANSPILER);
+  throw lacking(NO_TRANSPILER);
+}
+
+// lacking is an error of the template's, not of a line of the code.
+function lacking(message) {
+  const error = new Error(message);
+  error.stack = `Error: ${message}`;
+  return error;
 }
 
 const loaded = new Map();

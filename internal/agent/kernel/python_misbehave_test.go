@@ -15,6 +15,7 @@ import (
 // result or with an error that says what happened, and a later run works, in
 // the same kernel or in a new one.
 func TestCodeThatHurtsItsKernel(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	const died = "KernelDied"
 	for _, c := range []struct {
@@ -24,7 +25,7 @@ func TestCodeThatHurtsItsKernel(t *testing.T) {
 	}{
 		{"SIGSEGV", "import ctypes; ctypes.string_at(0)", died, true},
 		{"SIGABRT", "import os; os.abort()", died, true},
-		{"SIGALRM", "import signal, time; signal.alarm(1); time.sleep(10)", died, true},
+		{"SIGALRM", "import signal, time; signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(100)", died, true},
 		{"processor limit", "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass", died, true},
 		{"descriptors 0 to 10", "import os; os.closerange(0, 11)", died, true},
 		{"every descriptor", "import os; os.closerange(0, 1000)", died, true},
@@ -89,11 +90,9 @@ func TestBrokenIPythonEndsEachRunWithAnError(t *testing.T) {
 func TestLongTracebacksLoseTheirMiddle(t *testing.T) {
 	b := start(t)
 	b.run("import sys\nsys.setrecursionlimit(10**6)\ndef f(n):\n    if not n: 1/0\n    f(n - 1)")
-	before := time.Now()
 	e := b.run("f(100_000)").find("error")[0]
 	require.Equal(t, "ZeroDivisionError", e["name"])
 	require.Contains(t, e["traceback"], "division by zero")
-	require.Less(t, time.Since(before), 10*time.Second)
 	require.Equal(t, "100002", b.run("import traceback\ntry: f(100_000)\nexcept Exception as e: n = len(list(traceback.walk_tb(e.__traceback__)))\nn").main()["text"])
 	r := b.run("try:\n    f(200)\nexcept Exception as e:\n    kept = e\n    raise")
 	require.Equal(t, "ZeroDivisionError", r.errorName())
@@ -120,36 +119,58 @@ holder = subprocess.Popen(["sleep", "1000"])`)
 	require.Equal(t, "False", r.main()["text"])
 	require.ElementsMatch(t, []string{"from the thread", "from the child"}, strings.Split(strings.TrimSpace(r.text("stdout")), "\n"))
 
-	before := time.Now()
+	// Children that hold the pipes do not hold the run.
 	b.run("holder = subprocess.Popen(['sh', '-c', 'while :; do echo spam; sleep 0.01; done'])")
-	require.Less(t, time.Since(before), 5*time.Second, "children that hold the pipes do not hold the run")
 	require.Equal(t, "2", b.run("holder.kill(); 1+1").main()["text"])
 }
 
 // A task of the code's own that never yields keeps its run from ending, or the
 // next one from starting. The client that leaves interrupts it; the state stays.
 func TestTaskThatHogsTheLoopIsInterrupted(t *testing.T) {
-	for _, waiting := range []string{"1", "await asyncio.sleep(100)"} {
+	t.Parallel()
+	for _, opened := range []bool{false, true} { // a run is open when the task begins to hog
 		b := start(t)
-		file := t.TempDir() + "/on"
-		b.run("kept = 'kept'\nimport asyncio\nasync def hog():\n    await asyncio.sleep(0.1)\n    open(" + quote(file) + ", 'w')\n    while True: pass\ntask = asyncio.create_task(hog())")
-		if waiting == "1" {
-			require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 10*time.Second, 10*time.Millisecond)
+		folder := t.TempDir()
+		b.run("kept = 'kept'\nimport asyncio, os\nasync def hog():\n    while not os.path.exists(" + quote(folder+"/go") + "): await asyncio.sleep(0.01)\n" +
+			"    open(" + quote(folder+"/on") + ", 'w')\n    while True: pass\ntask = asyncio.create_task(hog())")
+		on := func() bool { _, err := os.Stat(folder + "/on"); return err == nil }
+		ctx, leave := context.WithCancel(t.Context())
+		if opened {
+			resp, err := b.post(ctx, "/execute", body{"code": "await asyncio.sleep(1000)"})
+			require.NoError(t, err) // its first event is here, so it runs
+			defer resp.Body.Close()
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		if resp, err := b.post(ctx, "/execute", body{"code": waiting}); err == nil {
-			_, _ = io.ReadAll(resp.Body)
+		require.NoError(t, os.WriteFile(folder+"/go", nil, 0o600))
+		require.Eventually(t, on, soon, 10*time.Millisecond)
+		leave()
+		b.insist("kept, task.done()", "('kept', True)")
+	}
+}
+
+// insist runs code that gives want, again and again: each time it leaves what does
+// not end, and waits longer.
+func (b *box) insist(code, want string) {
+	b.t.Helper()
+	for wait := time.Second; wait < soon; wait *= 2 {
+		ctx, cancel := context.WithTimeout(b.t.Context(), wait)
+		resp, err := b.post(ctx, "/execute", body{"code": code})
+		if err == nil {
+			_, err = io.Copy(io.Discard, resp.Body)
 			resp.Body.Close()
 		}
 		cancel()
-		require.Equal(t, "('kept', True)", b.run("kept, task.done()").main()["text"], waiting)
+		if err == nil {
+			require.Equal(b.t, want, b.run(code).main()["text"])
+			return
+		}
 	}
+	b.t.Fatalf("%s never ended", code)
 }
 
 func TestBlockedSignalsDoNotOutliveTheirRun(t *testing.T) {
 	b := start(t)
 	b.run("import signal; kept = 'kept'; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}); signal.signal(signal.SIGINT, signal.SIG_IGN);")
-	b.disconnect("print('on')\nwhile True: pass")
+	b.leave("python", "print('on')\nwhile True: pass")
 	require.Equal(t, "kept", b.run("kept").main()["text"])
 }
 
@@ -192,4 +213,27 @@ func TestSavedPicturesAreShown(t *testing.T) {
 	r = b.run("import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.savefig(" + quote(folder+"/c.png") + "); plt.close()")
 	require.Len(t, r.find("result"), 1)
 	require.Len(t, b.run("im.show()").find("result"), 1)
+}
+
+// An interrupt comes at any instruction of the kernel's program; none may
+// split a frame or lose the count of acknowledgements.
+func TestInterruptsNeverBreakTheKernel(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.run("kept = 'kept'; import os, sys, asyncio, traceback")
+	codes := []string{
+		"while True: print('on'); print('on', file=sys.stderr)",
+		"while True: print('on'); os.write(1, b'low\\n')",
+		"while True: print('on'); display('shown'); os.write(2, b'low\\n')",
+		"async def spin():\n    while True:\n        print('on'); await asyncio.sleep(0)\nawait asyncio.gather(spin(), spin())",
+		"while True:\n    try: print('on'); 1/0\n    except ZeroDivisionError: traceback.print_exc()",
+	}
+	for i := range 25 {
+		code := codes[i%len(codes)]
+		b.leave("python", code)
+		r := b.run("print('x'); kept")
+		require.NotNil(t, r.main(), "after %s: %v", code, r.lines)
+		require.Equal(t, "kept", r.main()["text"], code)
+		require.Equal(t, "x\n", r.text("stdout"), "after %s", code)
+	}
 }

@@ -131,8 +131,9 @@ def theirs():
     display({'application/x-theirs': chart}, raw=True)`
 
 func TestChartsAreThoseOfE2B(t *testing.T) {
+	t.Parallel()
 	b := start(t)
-	b.run(theirs)
+	b.run(theirs + "\nimport matplotlib; matplotlib.rcParams['figure.dpi'] = 20") // pictures cost most of the time
 	for _, f := range figures {
 		r := b.run("import matplotlib.pyplot as plt, numpy as np, datetime\nplt.close('all')\n" + f.code + "\ntheirs()")
 		require.Empty(t, r.errorName(), "%s: %.2000v", f.name, r.lines)
@@ -188,6 +189,7 @@ func same(a, b any) bool {
 
 // Where the charts differ from E2B's, this is what they have.
 func TestChartsOfFigures(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	element := func(chart map[string]any, i int) map[string]any { return chart["elements"].([]any)[i].(map[string]any) }
 	labels := func(chart map[string]any) (found []any) {
@@ -222,6 +224,7 @@ func TestChartsOfFigures(t *testing.T) {
 
 // Whatever a figure holds, the run goes on and the picture comes.
 func TestHostileFiguresKeepTheirPicture(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	b.run("import numpy as np")
 	for name, code := range map[string]string{

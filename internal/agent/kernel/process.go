@@ -66,3 +66,10 @@ func epitaph(p *spawn.Process) string {
 	}
 	return "the kernel died: " + how
 }
+
+// reasonEvent tells that a process of a kernel's session was ended from outside,
+// which the run's code may not notice; ok is false when none was.
+func reasonEvent(p *spawn.Process) (e event, ok bool) {
+	reason := p.Reason()
+	return event{Kind: eventStderr, Text: "[a process of this run was ended: " + reason + "]\n"}, reason != ""
+}
