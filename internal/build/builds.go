@@ -366,6 +366,7 @@ func (b *Builds) sweep(ctx context.Context) error {
 	if len(b.others()) == 0 {
 		errs = append(errs, b.removePartial())
 	}
+	errs = append(errs, b.config.Images.Sweep())
 	return errors.Join(errs...)
 }
 

@@ -121,7 +121,7 @@ func (b Builder) Build(ctx context.Context, r Recipe) (Image, error) {
 	if image, err := b.Find(r); !errors.Is(err, fs.ErrNotExist) {
 		return image, err // the other build made it
 	}
-	if err := b.sweep(); err != nil {
+	if err := b.Sweep(); err != nil {
 		return Image{}, err
 	}
 	return b.make(ctx, r, parent, held)
@@ -210,10 +210,13 @@ func publish(from, to string) error {
 	return nil
 }
 
-// sweep removes what builds left that did not end by themselves. A build that
-// lives holds its lock.
-func (b Builder) sweep() error {
+// Sweep removes what imports, commits and builds of recipes left that did not end by
+// themselves. One that lives holds its lock.
+func (b Builder) Sweep() error {
 	entries, err := os.ReadDir(filepath.Join(b.Dir, "build"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("look for builds that were cut off: %w", err)
 	}

@@ -44,7 +44,7 @@ func (b Builder) produce(ctx context.Context, name string, waiting func(), make 
 	if image, err := there(); !errors.Is(err, fs.ErrNotExist) {
 		return image, err // the other made it
 	}
-	if err := b.sweep(); err != nil {
+	if err := b.Sweep(); err != nil {
 		return Image{}, err
 	}
 	w := &work{dir: dir, output: filepath.Join(dir, "image")}

@@ -116,6 +116,10 @@ type Command struct {
 // started hold its output.
 const daemonsTime = time.Second
 
+// endTime is how long after a broken stream the end of the sandbox is known, if that
+// is why it broke.
+const endTime = 2 * time.Second
+
 // Run runs a command to its end and hands over what it prints. The error is that
 // of the agent when the command could not be started (connect.CodeOf tells), or
 // says that the workshop has ended. How a command ended that did run is in the
@@ -153,9 +157,11 @@ func (w *Workshop) Run(ctx context.Context, c Command, stdout, stderr io.Writer)
 	}
 	if err := stream.Err(); err != nil {
 		select {
+		case <-ctx.Done():
+			return "", err
 		case <-w.s.present().instance.Done():
 			return "", fmt.Errorf("the build's sandbox ended: %s", w.s.present().instance.Exit().Reason)
-		default:
+		case <-time.After(endTime):
 			return "", err
 		}
 	}
@@ -166,6 +172,9 @@ func (w *Workshop) Run(ctx context.Context, c Command, stdout, stderr io.Writer)
 func ending(end *processrpc.ProcessEvent_EndEvent) string {
 	if end.GetExited() && end.GetExitCode() == 0 {
 		return ""
+	}
+	if reason := end.GetError(); reason != "" && reason != end.GetStatus() {
+		return end.GetStatus() + " (" + reason + ")"
 	}
 	return end.GetStatus()
 }

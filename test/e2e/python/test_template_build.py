@@ -280,6 +280,14 @@ def test_daemons_that_a_step_leaves_do_not_hold_it_up(build, start, name):
     assert start(name).commands.run("cat done on; pgrep sleep || echo none").stdout == "done\non\nnone\n"
 
 
+@pytest.mark.parametrize("command, why", [
+    ("python3 -c 'x = bytearray(3 << 30)'", "memory"),
+    ("kill -9 1; kill -TERM 1; sleep 5", "sandbox ended"),
+])
+def test_what_ended_a_step_is_told(name, command, why):
+    assert why in failure(base().run_cmd(command, user="root"), name)
+
+
 @pytest.mark.parametrize("step", [
     "kill -9 -1; true",
     "rm -rf /home/user /tmp /etc/passwd; ln -s /proc /tmp; ln -s /etc /home/user",
@@ -358,6 +366,8 @@ def test_a_server_that_is_killed_leaves_nothing_of_a_build(serve, data):
     server = serve()
     options = {key: value for key, value in server.client_options().items() if key != "sandbox_url"}
     before = {folder: set(os.listdir(data / folder)) for folder in ("images", "snapshots", "builds/layers")}
+    # As an import leaves it that is killed.
+    (data / "images" / "build" / "oci-cut-off").mkdir()
     info = Template.build_in_background(base().run_cmd("dd if=/dev/zero of=big bs=1M count=64; sleep 600"), "cut-off", **options)
     eventually(lambda: any("big" in e.message or "[stderr]" in e.message for e in Template.get_build_status(info, **options).log_entries), 60, "the step runs")
     server.kill()
@@ -368,6 +378,7 @@ def test_a_server_that_is_killed_leaves_nothing_of_a_build(serve, data):
     assert not Template.exists("cut-off", **options)
     assert {folder: set(os.listdir(data / folder)) for folder in before} == before
     assert [path for path in (data / "builds").rglob("partial-*")] == []
+    assert [path for path in (data / "images" / "build").iterdir() if path.is_dir()] == []
     subprocess.run([os.environ["TOMBOLO_BIN"], "sandbox", "list", "--data", str(data)], check=True)
     assert os.listdir(data / "sandboxes") in ([], [".lock"])
 
