@@ -199,10 +199,7 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 	if err := name.Check(); err != nil {
 		return store.Template{}, err
 	}
-	recipe, err := image.Load(recipeName)
-	if errors.Is(err, image.ErrNoRecipe) {
-		return store.Template{}, fmt.Errorf("%w; there are %s", err, strings.Join(image.Recipes(), ", "))
-	}
+	recipe, err := loadRecipe(recipeName)
 	if err != nil {
 		return store.Template{}, err
 	}
@@ -235,6 +232,14 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 		return store.Template{}, err
 	}
 	return t, c.pruneImages(ctx, recipe.Name, filepath.Base(built.Path))
+}
+
+func loadRecipe(name string) (image.Recipe, error) {
+	recipe, err := image.Load(name)
+	if errors.Is(err, image.ErrNoRecipe) {
+		return recipe, fmt.Errorf("%w; there are %s", err, strings.Join(image.Recipes(), ", "))
+	}
+	return recipe, err
 }
 
 // pruneImages removes the images of earlier versions of a recipe that no template

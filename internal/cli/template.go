@@ -142,6 +142,11 @@ const recipesAtOnce = 2
 // buildRecipes builds the templates of recipes, the one named as where that says so.
 // The first failure ends the others.
 func (c *core) buildRecipes(ctx context.Context, recipes []string, as string, cold bool) error {
+	for _, recipe := range recipes {
+		if _, err := loadRecipe(recipe); err != nil {
+			return err
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(recipesAtOnce)
 	for _, recipe := range recipes {
@@ -158,22 +163,26 @@ func (c *core) buildRecipes(ctx context.Context, recipes []string, as string, co
 
 func newTemplateDelete() *cobra.Command {
 	return &cobra.Command{
-		Use:   "delete NAME[:TAG]|ID[:TAG]",
-		Short: "Delete a template or snapshot, or one tag of it; sandboxes made from it live on",
-		Args:  cobra.ExactArgs(1),
+		Use:   "delete NAME[:TAG]|ID[:TAG] ...",
+		Short: "Delete templates or snapshots, or single tags; sandboxes made from them live on",
+		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			err = deleteTemplate(cmd.Context(), c, args[0])
-			if errors.Is(err, sandbox.ErrTemplateNotFound) || errors.Is(err, store.ErrNotFound) {
-				return fmt.Errorf("no template %q; `tombolo template list` shows what there is", args[0])
+			var errs []error
+			for _, ref := range args {
+				err := deleteTemplate(cmd.Context(), c, ref)
+				switch {
+				case errors.Is(err, sandbox.ErrTemplateNotFound) || errors.Is(err, store.ErrNotFound):
+					err = fmt.Errorf("no template %q; `tombolo template list` shows what there is", ref)
+				case err == nil:
+					fmt.Printf("deleted %s\n", ref)
+				}
+				errs = append(errs, err)
 			}
-			if err == nil {
-				fmt.Printf("deleted %s\n", args[0])
-			}
-			return err
+			return errors.Join(errs...)
 		},
 	}
 }

@@ -121,6 +121,9 @@ that a sandbox has, running or paused, is not deleted.`,
 				if err == nil {
 					err = core.manager.DeleteVolume(ctx, v.ID)
 				}
+				if err == nil {
+					fmt.Printf("deleted %s\n", name)
+				}
 				errs = append(errs, err)
 			}
 			return errors.Join(errs...)

@@ -188,6 +188,10 @@ func readBlob(files blobs, name string, limit int64) ([]byte, error) {
 
 func openBlobs(at string) (blobs, error) {
 	info, err := os.Stat(at)
+	var wrong *fs.PathError
+	if errors.As(err, &wrong) {
+		return nil, wrong.Err // the caller names the file
+	}
 	if err != nil {
 		return nil, err
 	}
