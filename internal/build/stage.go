@@ -127,18 +127,24 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 	t.env = maps.Clone(args)
 	maps.Copy(t.env, s.env)
 	t.user, t.workdir = s.user, s.workdir
-	var from string
-	if t.source != nil {
+	var from, owner string
+	switch {
+	case t.source != nil:
 		from = t.source.key
+	case t.Kind == Copy:
+		// The hash of an upload is a name that its owner chose, so another key's layer
+		// may have other files.
+		owner = s.build.record.KeyID
 	}
 	t.key = layerKey(s.key, struct {
 		Kind                            Kind
 		Argv, Sources                   []string
 		User, Who, Dir, Path, Files, Of string
+		Owner                           string
 		Vars                            []Var
 		Mode                            *uint32
 		Unpack                          bool
-	}{t.Kind, t.Argv, t.Sources, t.User, t.user, t.workdir, t.Path, t.Files, from, t.Vars, t.Mode, t.Unpack})
+	}{t.Kind, t.Argv, t.Sources, t.User, t.user, t.workdir, t.Path, t.Files, from, owner, t.Vars, t.Mode, t.Unpack})
 	return nil
 }
 
@@ -206,7 +212,8 @@ func (s *stage) begin(ctx context.Context) error {
 	s.key = layerKey("", struct {
 		Engine, Image, Upper, Snapshot string
 		Size, Time                     int64
-	}{r.b.config.Manager.EngineVersion(), s.base.Image, s.base.Upper, snapshot, info.Size(), info.ModTime().Unix()})
+		Env                            map[string]string // templates of one image may differ in it
+	}{r.b.config.Manager.EngineVersion(), s.base.Image, s.base.Upper, snapshot, info.Size(), info.ModTime().Unix(), s.env})
 	return nil
 }
 

@@ -1,9 +1,12 @@
 """Templates built by the official client: steps, files, layers, names, failures."""
 
 import concurrent.futures
+import io
 import os
+import pathlib
 import re
 import subprocess
+import tarfile
 import time
 import uuid
 
@@ -12,11 +15,13 @@ import httpx
 import pytest
 from e2b import BuildException, Sandbox, Template, wait_for_file, wait_for_port, wait_for_process, wait_for_url
 
+from cli import as_json, tombolo
 from server import disk_usage
 from wait import eventually
 
 API = os.environ["E2B_API_URL"]
 KEY = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+DATA = pathlib.Path(os.environ["TOMBOLO_DATA"])
 
 
 @pytest.fixture
@@ -203,6 +208,46 @@ def test_forced_steps_are_run_again_with_all_after_them(build, start, name):
     assert anew[0] != one and anew[1] != two_forced
     build(template())
     assert both() == anew  # what was built last is what is cached
+
+
+def test_templates_of_one_image_with_other_variables_share_no_steps(build, start, name):
+    below = name + "-below"
+    try:
+        for value in ("one", "two"):
+            build(base().set_envs({"WHICH": value}), as_name=below)
+            build(Template().from_template(below).run_cmd("echo $WHICH > which"))
+            assert start(name).files.read("which") == f"{value}\n"
+    finally:
+        httpx.delete(f"{API}/templates/{below}", headers=KEY)
+
+
+def test_files_of_another_key_under_the_same_hash_are_not_taken(build, start, name, context):
+    """Clients choose the hash. Another key that knows what somebody will copy must
+    not be able to put other files in its place."""
+    def steps():
+        return Template(file_context_path=str(context)).from_template("base").copy("notes.txt", "notes.txt")
+
+    made = as_json("key", "create", f"poisoner-{uuid.uuid4().hex[:8]}")
+    poisoner = {"api_key": made["key"], "api_url": API}
+    theirs = name + "-theirs"
+    right = (context / "notes.txt").read_text()
+    try:
+        Template.build(steps(), theirs, **poisoner)  # uploads, as a friend would
+        [owner] = [folder for folder in (DATA / "builds" / "uploads").iterdir() if made["id"] in folder.name]
+        [upload] = list(owner.iterdir())
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+            info = tarfile.TarInfo("notes.txt")
+            info.size = len(b"poison")
+            tar.addfile(info, io.BytesIO(b"poison"))
+        link = httpx.get(f"{API}/templates/any/files/{upload.name}", headers={"X-API-KEY": made["key"]}).json()["url"]
+        assert httpx.put(link, content=archive.getvalue()).status_code == 200
+        Template.build(steps(), theirs, skip_cache=True, **poisoner)
+        build(steps())
+        assert start(name).files.read("notes.txt") == right
+    finally:
+        httpx.delete(f"{API}/templates/{theirs}", headers={"X-API-KEY": made["key"]})
+        tombolo("key", "delete", made["id"])
 
 
 # Start and ready
