@@ -226,7 +226,7 @@ func (a *api) startBuild(w http.ResponseWriter, r *http.Request, k store.Key) er
 	if err := decode(w, r, &body, false); err != nil {
 		return err
 	}
-	plan, err := body.plan(r.Context(), k)
+	plan, err := a.plan(r.Context(), k, body)
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,16 @@
 package e2b
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"strings"
 
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // Clients name a template by its id or by [namespace/]alias, either with a :tag.
-// The namespace is the key's own and says nothing: aliases are the server's.
+// The namespace is that of the owner and says nothing: aliases are the server's.
 
 // namespace is what stands before the names of a key's snapshots: the name of
 // the key, in the letters E2B has for it.
@@ -27,6 +30,28 @@ func splitName(k store.Key, name string) (n store.TemplateName, ok bool) {
 		return store.SplitName(rest), strings.EqualFold(space, namespace(k))
 	}
 	return store.SplitName(name), true
+}
+
+// usableName is splitName for templates that a key may use: before one that another
+// key has made public there may be that key's namespace.
+func (a *api) usableName(ctx context.Context, k store.Key, name string) (n store.TemplateName, ok bool, err error) {
+	if n, ok = splitName(k, name); ok || n.Alias == "" {
+		return n, ok, nil
+	}
+	builds, err := a.store.TemplateBuilds(ctx, n.Alias)
+	if errors.Is(err, store.ErrNotFound) || err == nil && (len(builds) == 0 || !builds[0].UsableBy(k.ID)) {
+		return n, false, nil
+	}
+	if err != nil {
+		return n, false, err
+	}
+	keys, err := a.store.Keys(ctx)
+	owner := slices.IndexFunc(keys, func(k store.Key) bool { return k.ID == builds[0].KeyID })
+	if err != nil || owner < 0 {
+		return n, false, err
+	}
+	_, ok = splitName(keys[owner], name)
+	return n, ok, nil
 }
 
 // newName checks what a snapshot is to be called; empty is no name.

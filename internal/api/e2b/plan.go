@@ -13,7 +13,7 @@ import (
 )
 
 // plan makes a plan of what a client wants built.
-func (s buildStart) plan(ctx context.Context, k store.Key) (build.Plan, error) {
+func (a *api) plan(ctx context.Context, k store.Key, s buildStart) (build.Plan, error) {
 	stage := build.Stage{}
 	switch {
 	case (s.FromImage == "") == (s.FromTemplate == ""):
@@ -27,7 +27,10 @@ func (s buildStart) plan(ctx context.Context, k store.Key) (build.Plan, error) {
 		}
 		stage.From = build.From{Image: s.FromImage, Login: login}
 	default:
-		name, ok := splitName(k, s.FromTemplate)
+		name, ok, err := a.usableName(ctx, k, s.FromTemplate)
+		if err != nil {
+			return build.Plan{}, err
+		}
 		if !ok {
 			return build.Plan{}, failure(http.StatusNotFound, "template '%.140s' not found", s.FromTemplate)
 		}

@@ -319,8 +319,11 @@ func parseTags(list []string) ([]string, error) {
 // template finds the build that a key may start sandboxes from by the name of a
 // template.
 func (a *api) template(ctx context.Context, k store.Key, ref string) (store.Template, error) {
-	name, own := splitName(k, ref)
-	if !own || name.Alias == "" {
+	name, ok, err := a.usableName(ctx, k, ref)
+	if err != nil {
+		return store.Template{}, err
+	}
+	if !ok || name.Alias == "" {
 		return store.Template{}, templateNotFound(ref)
 	}
 	t, err := a.store.Template(ctx, name.String())

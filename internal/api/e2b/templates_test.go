@@ -50,7 +50,10 @@ func TestAPublicTemplateIsForEveryKeyUntilItIsTakenBack(t *testing.T) {
 		answer := w.do("alice", "PATCH", "/v2/templates/alices", fmt.Sprintf(`{"public":%t}`, public))
 		require.JSONEq(t, `{"names":["alice/alices"]}`, answer.Body.String())
 		want := map[bool]int{true: 201, false: 404}[public]
-		require.Equal(t, want, w.do("bob", "POST", "/v2/sandboxes", `{"templateID":"alices:v1"}`).Code)
+		for _, name := range []string{"alices:v1", "alice/alices:v1"} {
+			require.Equal(t, want, w.do("bob", "POST", "/v2/sandboxes", `{"templateID":"`+name+`"}`).Code, name)
+		}
+		require.Equal(t, 404, w.do("bob", "POST", "/v2/sandboxes", `{"templateID":"carol/alices:v1"}`).Code, "no namespace of its owner's")
 		var shown struct{ Public bool }
 		require.NoError(t, json.Unmarshal(w.do("alice", "GET", "/templates/alices", "").Body.Bytes(), &shown))
 		require.Equal(t, public, shown.Public)

@@ -47,8 +47,11 @@ func (a *api) wholes(ctx context.Context, k store.Key) ([]whole, error) {
 // find finds a template by id or by name; of the key's own also one that was never
 // built. With a tag it has to have that tag. It may be any key's.
 func (a *api) find(ctx context.Context, k store.Key, ref string) (whole, error) {
-	name, own := splitName(k, ref)
-	if !own || name.Alias == "" {
+	name, ok, err := a.usableName(ctx, k, ref)
+	if err != nil {
+		return whole{}, err
+	}
+	if !ok || name.Alias == "" {
 		return whole{}, templateNotFound(ref)
 	}
 	var t whole
