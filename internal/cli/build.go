@@ -252,7 +252,7 @@ func (f *planFlags) buildPlan(ctx context.Context, core *core, as string, args [
 		if strings.HasPrefix(e.Message, build.FailedPrefix) {
 			return // the error says it
 		}
-		fmt.Fprintf(os.Stderr, "%6.1fs %s\n", e.At.Sub(began).Seconds(), e.Message)
+		fmt.Fprintf(os.Stderr, "%6.1fs %s\n", e.At.Sub(began).Seconds(), printable(e.Message))
 	})
 	if err != nil {
 		return store.Template{}, err

@@ -226,7 +226,7 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 		Kernels:     recipe.Kernels,
 		RecipeHash:  built.Hash,
 	}, cold, func(step string) {
-		report(image.Event{Template: as, Elapsed: time.Since(began), Text: step})
+		report(image.Event{Template: as, Elapsed: time.Since(began), Text: printable(step)})
 	})
 	if err != nil {
 		return store.Template{}, err

@@ -39,6 +39,7 @@ func TestPrintableKeepsTheTerminalFromBeingSteered(t *testing.T) {
 		"a\ttab":                "a\ttab",
 		"\x1b[2Jcleared":        "?[2Jcleared",
 		"\x1b]0;title\a":        "?]0;title?",
+		"\x1b[1;31mred\x1b[0m":  "red",
 		"one\r\ntwo\x00\x7f":    "one??two??",
 		"C1 \u009b31m":          "C1 ?31m",
 		"süß 日本 🙂":              "süß 日本 🙂",

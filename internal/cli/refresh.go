@@ -51,7 +51,7 @@ func (c *core) refresh(ctx context.Context, refs []string) error {
 	for _, t := range chosen {
 		began := time.Now()
 		made, err := c.manager.BuildTemplate(ctx, t, t.Snapshot == "", func(step string) {
-			report(image.Event{Template: t.Ref(), Elapsed: time.Since(began), Text: step})
+			report(image.Event{Template: t.Ref(), Elapsed: time.Since(began), Text: printable(step)})
 		})
 		if err != nil {
 			errs = append(errs, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"time"
 
@@ -357,9 +358,12 @@ func withServer(run func(ctx context.Context, client *control.Client, args []str
 	}
 }
 
-// printable keeps what a sandbox wrote from steering the terminal.
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
+// printable keeps what a sandbox wrote from steering the terminal, and takes the
+// colours out of it.
 func printable(text string) string {
-	clean := []rune(text)
+	clean := []rune(colours.ReplaceAllString(text, ""))
 	for i, r := range clean {
 		if r != '\t' && (r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0)) {
 			clean[i] = '?'
