@@ -17,7 +17,7 @@ BINARY = os.environ.get("TOMBOLO_BIN", "bin/tombolo")
 
 @contextlib.contextmanager
 def private_data_folder(template_data):
-    """A data folder of its own with the same templates. It has the images of
+    """A data folder of its own with base and code-interpreter-v1. It has the images of
     template_data as hard links, so it lies beside it, and takes its own
     snapshots of them."""
     template_data = pathlib.Path(template_data).resolve()
@@ -31,8 +31,8 @@ def private_data_folder(template_data):
 
 
 def build_templates(data, binary=BINARY):
-    """Makes the default templates in a data folder; quick where their images are."""
-    subprocess.run([binary, "template", "build", "--data", str(data)], check=True, capture_output=True)
+    """Makes the templates that tests of servers use; quick where their images are."""
+    subprocess.run([binary, "template", "build", "base", "code-interpreter-v1", "--data", str(data)], check=True, capture_output=True)
 
 
 class Server:
