@@ -101,7 +101,7 @@ def test_an_unknown_sandbox_is_named_in_the_error(action):
 
 
 def test_the_default_templates_are_there():
-    assert {"base", "code-interpreter-v1"} <= {template["name"] for template in as_json("template", "list")}
+    assert {"base", "code-interpreter-v1"} <= {template.get("name") for template in as_json("template", "list")}
 
 
 def test_a_key_lives_from_create_to_delete():
