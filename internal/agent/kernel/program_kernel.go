@@ -36,6 +36,7 @@ type programKernel struct {
 	socket  int
 	broken  bool
 	unread  int               // bytes sent since the last run began
+	used    bool              // a run has begun
 	begun   byte              // runs, the low byte of their number
 	held    map[string][]byte // requests for before the next run, by Op
 
@@ -61,6 +62,7 @@ func (k *programKernel) execute(code string, env map[string]string) <-chan event
 		return events
 	}
 	events := make(chan event)
+	k.used = true
 	k.begun++
 	k.runs <- events
 	// A failure means that the kernel is dying: the loop ends the run.
@@ -97,8 +99,9 @@ func (k *programKernel) reseed(entropy []byte) error {
 // than its buffer, so that sending never blocks.
 const maxUnread = 64 << 10
 
-// sendOrHold sends at once, or keeps the request for the next run when a busy
-// kernel has much to read already. Of each kind the last one counts.
+// sendOrHold sends at once, or keeps the request for the next run: when a busy
+// kernel has much to read already; and when it has run nothing yet, so that what a
+// new sandbox may never use stays asleep. Of each kind the last one counts.
 func (k *programKernel) sendOrHold(r request) error {
 	data, err := k.encode(r)
 	if err != nil {
@@ -106,7 +109,7 @@ func (k *programKernel) sendOrHold(r request) error {
 	}
 	k.writing.Lock()
 	defer k.writing.Unlock()
-	if k.unread+len(data) > maxUnread || k.held[r.Op] != nil {
+	if !k.used || k.unread+len(data) > maxUnread || k.held[r.Op] != nil {
 		k.held[r.Op] = data
 		return nil
 	}
