@@ -197,7 +197,7 @@ func (b *box) ask(method, path, content, token string) (int, string) {
 // leave starts code in the default context, waits for its first output and leaves.
 func (b *box) leave(language, code string) {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(b.t.Context(), soon)
 	defer cancel()
 	resp, err := b.post(ctx, "/execute", body{"code": code, "language": language})
 	require.NoError(b.t, err)

@@ -324,6 +324,13 @@ func TestJavaScriptOutputIsBounded(t *testing.T) {
 	require.Less(t, len(r.lines), 20_000)
 }
 
+func TestFirstLinesComeWhileTheCodeComputes(t *testing.T) {
+	b := startNode(t)
+	b.js("for (let i = 0; i < 100; i++) console.log(i)")
+	b.leave("js", "console.log('on'); while (true) {}")
+	require.Equal(t, "2", b.js("1 + 1").main()["text"])
+}
+
 func TestJavaScriptVariables(t *testing.T) {
 	b := startNode(t)
 	b.js("process.env.KEPT = 'user'")
