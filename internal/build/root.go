@@ -17,8 +17,8 @@ type rootFiles struct {
 	Upper string `json:"upper,omitempty"`
 }
 
-// upperMost is how much may be written over an image for it to stay apart, bytes on
-// disk. Apart it shares the image, on disk and in memory, with what it was made from;
+// upperMost is how much may be written over an image for it to stay apart, bytes with
+// the holes in files, which the start of a sandbox fills. Apart it shares the image, on disk and in memory, with what it was made from;
 // but every sandbox is given a copy when it starts, which takes a millisecond a MB.
 const upperMost = 16 << 20
 
@@ -68,7 +68,11 @@ func (s *stage) commit(ctx context.Context) (rootFiles, error) {
 		return rootFiles{}, err
 	}
 	name := imagePrefix + strings.ReplaceAll(r.record.ID, "-", "")
-	if diskBytes(upper) <= upperMost && s.base.SourceSandbox == "" {
+	info, err := os.Stat(upper)
+	if err != nil {
+		return rootFiles{}, err
+	}
+	if info.Size() <= upperMost && s.base.SourceSandbox == "" {
 		made := rootFiles{s.base.Image, name + upperSuffix}
 		return made, os.Rename(upper, r.b.imagePath(made.Upper))
 	}

@@ -325,6 +325,11 @@ def test_daemons_that_a_step_leaves_do_not_hold_it_up(build, start, name):
     assert start(name).commands.run("cat done on; pgrep sleep || echo none").stdout == "done\non\nnone\n"
 
 
+def test_a_file_with_a_large_hole_does_not_hold_up_the_start(build, start, name):
+    build(base().run_cmd(f"truncate -s 1G hole # {name}"))
+    assert start(name).commands.run("stat -c %s hole").stdout == f"{1 << 30}\n"
+
+
 @pytest.mark.parametrize("command, why", [
     ("python3 -c 'x = bytearray(3 << 30)'", "memory"),
     ("kill -9 1; kill -TERM 1; sleep 5", "sandbox ended"),
