@@ -9,7 +9,7 @@ import (
 
 // builderVersion is part of every hash. Raise it when the same recipe makes
 // another tree than before.
-const builderVersion = 2
+const builderVersion = 3
 
 // Hash tells one content of the recipe, and of those it is made from, from
 // every other: the root image and the settings. 64 hex digits.
