@@ -105,7 +105,7 @@ func (s *stage) archiveDisk(ctx context.Context, to string) error {
 		write = func(ctx context.Context, to string) error { return b.config.Manager.ArchiveDisk(ctx, s.saved, to) }
 	}
 	if err := write(ctx, to); err != nil {
-		return &StepError{Step: StepFinalize, Message: "the disk of the build could not be read", Err: err}
+		return &StepError{Step: StepFinalize, Message: "the disk of the build could not be read: " + firstLine(err.Error()), Err: err}
 	}
 	return nil
 }

@@ -243,8 +243,13 @@ func loadRecipe(name string) (image.Recipe, error) {
 }
 
 // pruneImages removes the images of earlier versions of a recipe that no template
-// refers to. Sandboxes that run from one have it open and go on.
+// refers to, unless a build runs that may have begun with one. Sandboxes that run from
+// one have it open and go on.
 func (c *core) pruneImages(ctx context.Context, recipe, current string) error {
+	running, err := c.store.Builds(ctx, store.BuildFilter{States: []store.BuildState{store.Building}, Most: 1})
+	if err != nil || len(running) > 0 {
+		return err
+	}
 	templates, err := c.store.Templates(ctx)
 	if err != nil {
 		return err

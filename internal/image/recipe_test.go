@@ -29,7 +29,7 @@ func TestInterpreterIsMadeFromBase(t *testing.T) {
 	parent, ok := r.Parent()
 	require.True(t, ok)
 	assert.Equal(t, "base", parent.Name)
-	assert.Equal(t, []string{"python"}, r.Kernels)
+	assert.Equal(t, []string{"python", "javascript"}, r.Kernels)
 	_, ok = parent.Parent()
 	assert.False(t, ok)
 }
