@@ -178,6 +178,10 @@ func (b Builder) make(ctx context.Context, r Recipe, parent Image, held *os.File
 	if err := run.steps(ctx); err != nil {
 		return Image{}, err
 	}
+	// Before the image is brought to the disk: the tree would be, with it.
+	if err := os.RemoveAll(run.root); err != nil {
+		return Image{}, fmt.Errorf("build template %s: remove its tree: %w", r.Name, err)
+	}
 	if err := publish(run.output, b.imagePath(r)); err != nil {
 		return Image{}, fmt.Errorf("build template %s: %w", r.Name, err)
 	}
