@@ -78,5 +78,5 @@ def serve(data):
     if started:
         server = started[-1] if started[-1].runs() else Server(data).start()
         server.kill_sandboxes()
-        server.delete_snapshots()
+        server.delete_templates()
         server.stop()

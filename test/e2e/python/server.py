@@ -14,6 +14,7 @@ import time
 from cli import as_json
 
 BINARY = os.environ.get("TOMBOLO_BIN", "bin/tombolo")
+TEMPLATES = ["base", "code-interpreter-v1"]  # of private data folders
 
 @contextlib.contextmanager
 def private_data_folder(template_data):
@@ -32,7 +33,7 @@ def private_data_folder(template_data):
 
 def build_templates(data, binary=BINARY):
     """Makes the templates that tests of servers use; quick where their images are."""
-    subprocess.run([binary, "template", "build", "base", "code-interpreter-v1", "--data", str(data)], check=True, capture_output=True)
+    subprocess.run([binary, "template", "build", *TEMPLATES, "--data", str(data)], check=True, capture_output=True)
 
 
 class Server:
@@ -104,10 +105,10 @@ class Server:
         if ids := [sandbox["id"] for sandbox in as_json("sandbox", "list", "--data", str(self.data))]:
             subprocess.run([self.binary, "sandbox", "kill", "--data", str(self.data), *ids], check=False, capture_output=True)
 
-    def delete_snapshots(self):
-        """Deletes every template that was saved of a sandbox."""
+    def delete_templates(self):
+        """Deletes every template but the default ones."""
         for template in as_json("template", "list", "--data", str(self.data)):
-            if template.get("sourceSandbox"):
+            if template.get("name") not in TEMPLATES:
                 subprocess.run([self.binary, "template", "delete", "--data", str(self.data), template["id"]], check=False, capture_output=True)
 
     def open_files(self):

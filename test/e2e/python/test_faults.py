@@ -4,6 +4,7 @@ These tests run servers of their own beside the one the other tests use.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,7 +57,8 @@ def test_a_sandbox_whose_engine_dies_ends_with_a_reason(serve, data):
     engine = [int(trace.split()[1]) for trace in traces(data) if trace.startswith("process ")]
     assert engine, "the engine's processes are seen"
     for pid in engine:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the death of one ends others
+            os.kill(pid, signal.SIGKILL)
     eventually(lambda: not sandbox.is_running(), 10, "the sandbox is known to be dead")
     with pytest.raises(TimeoutException):
         sandbox.commands.run("true")
