@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -428,21 +426,4 @@ func (b *Builds) freeBytes() int64 {
 		return 0
 	}
 	return int64(st.Bavail) * st.Bsize
-}
-
-// diskBytes is what a file or folder takes on the disk, bytes.
-func diskBytes(path string) int64 {
-	var total int64
-	filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil
-		}
-		if info, err := d.Info(); err == nil {
-			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-				total += stat.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return total
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 // A layer is the disk of a stage after a step: a folder named by the key of that
@@ -85,7 +87,7 @@ func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, dryRun bool
 			continue // it is gone
 		}
 		path := filepath.Join(dir, e.Name())
-		items = append(items, item{path, info.ModTime(), diskBytes(path)})
+		items = append(items, item{path, info.ModTime(), sandbox.DiskBytes(path)})
 		total += items[len(items)-1].bytes
 	}
 	slices.SortFunc(items, func(a, b item) int { return a.used.Compare(b.used) })

@@ -112,7 +112,7 @@ func (b *Builds) pruneImages(ctx context.Context, everything, dryRun bool) ([]sa
 		if err != nil || !info.Mode().IsRegular() || needed[name] || !isRoot(name) || !superfluous(name, unusedFor(info), everything) {
 			continue
 		}
-		gone = append(gone, sandbox.Unneeded{Kind: unneededImage, Name: name, Bytes: diskBytes(b.imagePath(name))})
+		gone = append(gone, sandbox.Unneeded{Kind: unneededImage, Name: name, Bytes: sandbox.DiskBytes(b.imagePath(name))})
 		if dryRun {
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 // rootFiles are the root of a template: names of files under images/.
@@ -87,7 +89,7 @@ func (s *stage) commit(ctx context.Context) (rootFiles, error) {
 // is one of the last task.
 func (s *stage) archiveDisk(ctx context.Context, to string) error {
 	b := s.build.b
-	written := diskBytes(s.saved)
+	written := sandbox.DiskBytes(s.saved)
 	if s.saved == "" {
 		stats, err := s.shop.Stats(ctx)
 		if err != nil {

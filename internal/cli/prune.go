@@ -51,7 +51,7 @@ func (c *core) prune(ctx context.Context, dryRun bool) ([]sandbox.Unneeded, erro
 	sizes := map[string]int64{}
 	if entries, err := os.ReadDir(engines); err == nil {
 		for _, e := range entries {
-			sizes[e.Name()] = onDisk(filepath.Join(engines, e.Name()))
+			sizes[e.Name()] = sandbox.DiskBytes(filepath.Join(engines, e.Name()))
 		}
 	}
 	found, err := c.manager.Prune(ctx, dryRun)

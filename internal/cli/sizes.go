@@ -1,10 +1,9 @@
 package cli
 
 import (
-	"io/fs"
 	"path/filepath"
-	"syscall"
 
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -31,7 +30,7 @@ func templateSizes(data string, templates []store.Template) []size {
 	for _, t := range templates {
 		for _, path := range files(t) {
 			if users[path]++; users[path] == 1 {
-				bytes[path] = onDisk(path)
+				bytes[path] = sandbox.DiskBytes(path)
 			}
 		}
 	}
@@ -46,21 +45,4 @@ func templateSizes(data string, templates []store.Template) []size {
 		}
 	}
 	return sizes
-}
-
-// onDisk is what a file or folder takes on the disk, bytes.
-func onDisk(path string) int64 {
-	var total int64
-	_ = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // it is gone
-		}
-		if info, err := d.Info(); err == nil {
-			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-				total += stat.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return total
 }

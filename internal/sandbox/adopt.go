@@ -245,7 +245,7 @@ func (m *Manager) findState(id string) *savedState {
 		if strings.HasPrefix(name, statePrefix) && !strings.HasSuffix(name, partialSuffix) {
 			dir := filepath.Join(m.sandboxDir(id), name)
 			_, err := os.Stat(filepath.Join(dir, memoryName))
-			return &savedState{Name: name, DiskOnly: err != nil, Bytes: diskBlocks(dir)}
+			return &savedState{Name: name, DiskOnly: err != nil, Bytes: DiskBytes(dir)}
 		}
 	}
 	return nil

@@ -212,7 +212,7 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 		return store.Template{}, err
 	}
 	t := s.asTemplate(req, shared)
-	t.SizeBytes = diskBlocks(m.snapshotDir(shared.name)) + diskBlocks(m.imagePath(t.Image))
+	t.SizeBytes = DiskBytes(m.snapshotDir(shared.name)) + DiskBytes(m.imagePath(t.Image))
 	stored, replaced, err := m.config.Store.PutTemplate(ctx, t)
 	if err != nil {
 		return store.Template{}, errors.Join(templateError(t.Name, err), os.RemoveAll(m.snapshotDir(shared.name)))

@@ -98,7 +98,7 @@ func (m *Manager) save(ctx context.Context, s *sandbox, r *run, diskOnly bool) (
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(partial))
 	}
-	saved.Bytes = diskBlocks(dir)
+	saved.Bytes = DiskBytes(dir)
 	return saved, nil
 }
 

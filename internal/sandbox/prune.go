@@ -98,7 +98,7 @@ func (m *Manager) unneededSnapshots(wanted map[string]bool) ([]Unneeded, error) 
 			continue
 		}
 		if time.Since(info.ModTime()) > pruneAfter {
-			found = append(found, Unneeded{UnneededSnapshot, entry.Name(), diskBlocks(m.snapshotDir(entry.Name()))})
+			found = append(found, Unneeded{UnneededSnapshot, entry.Name(), DiskBytes(m.snapshotDir(entry.Name()))})
 		}
 	}
 	return found, nil
@@ -126,7 +126,7 @@ func (m *Manager) pruneAgents(wanted map[string]bool, dryRun bool) ([]Unneeded, 
 			errs = append(errs, err)
 			continue
 		}
-		gone = append(gone, Unneeded{UnneededAgent, entry.Name(), diskBlocks(dir)})
+		gone = append(gone, Unneeded{UnneededAgent, entry.Name(), DiskBytes(dir)})
 		if !dryRun {
 			errs = append(errs, os.RemoveAll(dir))
 		}

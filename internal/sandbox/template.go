@@ -80,12 +80,12 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 			return store.Template{}, fmt.Errorf("build template %s: %w", t.Name, err)
 		}
 	}
-	t.SizeBytes = diskBlocks(m.imagePath(t.Image))
+	t.SizeBytes = DiskBytes(m.imagePath(t.Image))
 	if t.Upper != "" {
-		t.SizeBytes += diskBlocks(m.imagePath(t.Upper))
+		t.SizeBytes += DiskBytes(m.imagePath(t.Upper))
 	}
 	if t.Snapshot != "" {
-		t.SizeBytes += diskBlocks(m.snapshotDir(t.Snapshot))
+		t.SizeBytes += DiskBytes(m.snapshotDir(t.Snapshot))
 	}
 	stored, _, err := m.config.Store.PutTemplate(ctx, t)
 	if err != nil {
@@ -449,8 +449,8 @@ func (m *Manager) metaFile(snapshot string) string {
 	return filepath.Join(m.snapshotDir(snapshot), "snapshot.json")
 }
 
-// diskBlocks is what a file or folder takes on disk, bytes.
-func diskBlocks(path string) int64 {
+// DiskBytes is what a file or folder takes on disk, bytes.
+func DiskBytes(path string) int64 {
 	var total int64
 	filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
