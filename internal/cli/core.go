@@ -153,7 +153,7 @@ func (c *core) Close() error {
 func makeNetwork(log *slog.Logger, t *telemetry.Telemetry) func(context.Context, sandbox.NetworkConfig) (sandbox.Network, error) {
 	return func(ctx context.Context, c sandbox.NetworkConfig) (sandbox.Network, error) {
 		config := gateway.Config{Dir: c.Dir, Log: log, OnDecision: func(e gateway.Event) {
-			if !e.Decision.Allow {
+			if !e.Decision.Allowed() {
 				what := fmt.Sprintf("%s %s", e.Request.Protocol, e.Request.Destination)
 				if e.Request.Name != "" {
 					what += " (" + e.Request.Name + ")"

@@ -184,7 +184,10 @@ func TestMountPointWithoutMountIsNotAdopted(t *testing.T) {
 type only struct{ address string }
 
 func (o only) Decide(_ context.Context, r gateway.Request) gateway.Decision {
-	return gateway.Decision{Allow: r.Destination.String() == o.address, Reason: "test"}
+	if r.Destination.String() != o.address {
+		return gateway.Decision{Reason: "test"}
+	}
+	return gateway.Decision{Verdict: gateway.Allow, Reason: "test"}
 }
 
 // insideAdopted runs in the sandbox whose network is adopted. It has a server

@@ -151,7 +151,7 @@ func (n *Network) answer(query *dns.Msg) *dns.Msg {
 	}
 	question := query.Question[0]
 	name := plainName(question.Name)
-	if d := n.decide(n.ctx, Request{Protocol: DNS, Name: name}); !d.Allow {
+	if d := n.decide(n.ctx, Request{Protocol: DNS, Name: name}); !d.Allowed() {
 		answer.Rcode = dns.RcodeNameError
 		explain(answer, dns.ExtendedErrorCodeBlocked, d.Reason)
 		return answer
@@ -213,7 +213,7 @@ func (n *Network) filter(ctx context.Context, name string, records []dns.RR, ans
 		if a, ok := record.(*dns.A); ok {
 			addr, _ := netip.AddrFromSlice(a.A.To4())
 			d := n.decide(ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, 0), Name: name})
-			if !d.Allow {
+			if !d.Allowed() {
 				explain(answer, dns.ExtendedErrorCodeFiltered, d.Reason)
 				continue
 			}
@@ -241,7 +241,7 @@ func (n *Network) asksForRefused(name string) bool {
 	if err != nil {
 		return true // a zone, or nothing
 	}
-	return !n.decide(n.ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, 0), Name: name}).Allow
+	return !n.decide(n.ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, 0), Name: name}).Allowed()
 }
 
 // authority keeps the records that belong in that section of an answer: no

@@ -76,7 +76,7 @@ func TestDeniedIsResetAndReported(t *testing.T) {
 		require.ErrorIs(t, err, syscall.ECONNREFUSED, address)
 		event := <-events
 		require.Equal(t, address, event.Request.Destination.String())
-		require.False(t, event.Decision.Allow)
+		require.False(t, event.Decision.Allowed())
 		require.NotEmpty(t, event.Decision.Reason)
 	}
 }

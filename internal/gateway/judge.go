@@ -25,7 +25,7 @@ func (n *Network) decide(ctx context.Context, r Request) Decision {
 func (n *Network) decideBy(ctx context.Context, p *policyBox, r Request) (d Decision) {
 	d = Decision{Reason: "the policy failed; see the log of the server"}
 	defer func() {
-		if !d.Allow {
+		if !d.Allowed() {
 			n.counters.denied.Add(1)
 		}
 		n.events.send(Event{Request: r, Decision: d})
@@ -43,7 +43,7 @@ func (n *Network) dialOutside(ctx context.Context, protocol Protocol, destinatio
 		request: Request{Protocol: protocol, Destination: destination, Name: n.names.find(destination.Addr())},
 		by:      n.policy.Load(),
 	}
-	if d := n.decideBy(ctx, j.by, j.request); !d.Allow {
+	if d := n.decideBy(ctx, j.by, j.request); !d.Allowed() {
 		return nil, j, errDenied
 	}
 	dialer := net.Dialer{
@@ -62,7 +62,7 @@ func (n *Network) stillAllowed(c closer, j judged) bool {
 	n.mu.Lock()
 	n.allowed[c] = j.request
 	n.mu.Unlock()
-	if n.policy.Load() == j.by || n.decide(n.ctx, j.request).Allow {
+	if n.policy.Load() == j.by || n.decide(n.ctx, j.request).Allowed() {
 		return true
 	}
 	n.forget(c)
@@ -89,7 +89,7 @@ func (n *Network) Recheck(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if !n.decide(ctx, r).Allow {
+		if !n.decide(ctx, r).Allowed() {
 			c.abort()
 		}
 	}

@@ -21,7 +21,7 @@ import (
 type loopback struct{}
 
 func (loopback) Decide(context.Context, gateway.Request) gateway.Decision {
-	return gateway.Decision{Allow: true, Reason: "test"}
+	return gateway.Decision{Verdict: gateway.Allow, Reason: "test"}
 }
 
 func newNetwork(t testing.TB, change ...func(*gateway.Config)) *gateway.Network {

@@ -5,12 +5,13 @@ import (
 	"net/netip"
 )
 
-// Protocol says what a request is for.
+// Protocol says what a request is for, and with that how much of it is known.
 type Protocol string
 
-// Protocols.
+// Protocols. A connection may be judged several times, each time with more known:
+// as TCP, then as Stream or HTTP where the decision before said [Inspect].
 const (
-	TCP Protocol = "tcp" // a connection
+	TCP Protocol = "tcp" // a connection; the client has sent nothing yet
 	UDP Protocol = "udp" // a flow of datagrams
 	// DNS is a question for a name, asked of the gateway. The Request has no
 	// Destination.
@@ -19,27 +20,77 @@ const (
 	// is left out of the answer. Connections to it are judged again. Decide
 	// must not wait on anything here.
 	DNSAnswer Protocol = "dns-answer"
+	// TLS is a connection whose client began a TLS handshake and names Name in it;
+	// empty when it names none.
+	TLS Protocol = "tls"
+	// Opaque is a connection whose client sent something that is neither TLS nor
+	// HTTP, or waits for the server. Name is what its address was looked up by.
+	Opaque Protocol = "opaque"
+	// HTTP is one request, in the clear or within a TLS connection that is
+	// intercepted. Name is the host it is for.
+	HTTP Protocol = "http"
 )
 
-// Request is what a policy judges.
+// Request is what a policy judges. Names are in lower case, without the last dot,
+// in their ASCII form; what cannot be a name was refused before.
 type Request struct {
 	Protocol    Protocol
 	Destination netip.AddrPort // the address that will be dialled
-	// Name is the name asked for, in lower case and without the last dot. For
-	// TCP and UDP it is the name whose answer last held this address, and empty
-	// if the sandbox never asked the gateway for one: a hint, no proof.
+	// Name is the name asked for. For TCP and UDP it is the one of Names that was
+	// looked up last.
 	Name string
+	// Names are all that the sandbox looked up and that led to this address, latest
+	// first: a hint until the connection itself says its name. The gateway lets a
+	// connection name (by TLS or HTTP) only what really has the address.
+	Names []string
+	// Held: no address of the name was ever asked for; Destination stands for it
+	// inside only. See [Later].
+	Held bool
+
+	// Of HTTP.
+	Method, Path string // Path is decoded and cleaned, without query
+	Encrypted    bool   // within TLS
 }
+
+// Verdict is what a policy says.
+type Verdict int
+
+// Verdicts. The zero value denies.
+const (
+	Deny Verdict = iota
+	Allow
+	// Inspect: too little is known. Of TCP the gateway looks at what the client sends
+	// first and asks again; of TLS it ends the TLS itself, with a certificate of its
+	// own, and asks again about each request within.
+	Inspect
+	// Later, of DNS only: the name may lead somewhere, but not before somebody was
+	// asked, and must not be sent out until then. The gateway answers with an address
+	// that stands for the name in this sandbox; a connection to it is judged with the
+	// name, and resolves it once it is allowed.
+	Later
+)
 
 // Decision is the judgement on a request.
 type Decision struct {
-	Allow bool
+	Verdict Verdict
 	// Reason says why, in words for the person outside and the program inside.
 	Reason string
+	// Rule names what decided, where a rule did.
+	Rule string
+	// ID names this judgement, for people who ask about it. Empty for those that nobody
+	// will ask about.
+	ID string
+	// Ask says how the program inside can ask for what was refused, in words; empty when
+	// it cannot.
+	Ask string
 }
 
-// Policy decides on every connection, flow and question of a sandbox. Decide
-// may be called by many goroutines at once and may wait, until ctx ends.
+// Allowed tells whether the decision is to allow.
+func (d Decision) Allowed() bool { return d.Verdict == Allow }
+
+// Policy decides on every connection, flow, question and request of a sandbox.
+// Decide may be called by many goroutines at once and may wait, until ctx ends: a
+// connection is held open meanwhile, and ctx ends when the sandbox closes it.
 type Policy interface {
 	Decide(ctx context.Context, r Request) Decision
 }

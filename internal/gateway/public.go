@@ -20,12 +20,12 @@ func NewPublic() *Public { return &Public{host: &hostAddresses{}} }
 // Decide judges by the address alone.
 func (p *Public) Decide(_ context.Context, r Request) Decision {
 	if r.Protocol == DNS {
-		return Decision{Allow: true, Reason: "any name may be asked for"}
+		return Decision{Verdict: Allow, Reason: "any name may be asked for"}
 	}
 	if why := p.refuses(r.Destination.Addr()); why != "" {
 		return Decision{Reason: fmt.Sprintf("%s is %s; sandboxes reach public addresses only", r.Destination.Addr(), why)}
 	}
-	return Decision{Allow: true, Reason: "public address"}
+	return Decision{Verdict: Allow, Reason: "public address"}
 }
 
 // Refuses says what addr is if it is not a public address, or "". Others than

@@ -75,7 +75,7 @@ func TestPublicRefusesWhatIsNotPublic(t *testing.T) {
 		for _, protocol := range []gateway.Protocol{gateway.TCP, gateway.UDP, gateway.DNSAnswer} {
 			destination := netip.AddrPortFrom(netip.MustParseAddr(row.address), 443)
 			d := policy.Decide(context.Background(), gateway.Request{Protocol: protocol, Destination: destination})
-			require.Equal(t, row.allow, d.Allow, "%s %s: %s", protocol, row.address, d.Reason)
+			require.Equal(t, row.allow, d.Allowed(), "%s %s: %s", protocol, row.address, d.Reason)
 			require.NotEmpty(t, d.Reason)
 		}
 	}
@@ -91,11 +91,11 @@ func TestPublicRefusesTheHost(t *testing.T) {
 		d := policy.Decide(context.Background(), gateway.Request{
 			Protocol: gateway.TCP, Destination: netip.AddrPortFrom(addr.Unmap(), 22),
 		})
-		require.False(t, d.Allow, "%s", addr)
+		require.False(t, d.Allowed(), "%s", addr)
 	}
 }
 
 func TestPublicRefusesNoAddress(t *testing.T) {
 	d := gateway.NewPublic().Decide(context.Background(), gateway.Request{Protocol: gateway.TCP})
-	require.False(t, d.Allow)
+	require.False(t, d.Allowed())
 }

@@ -1,0 +1,91 @@
+// Package approval owns what waits for a person: holds (actions that rules say to
+// ask about), the answers to them, and the grants that answers leave. It decides
+// nothing by itself and knows no choke point; it keeps its records in the store, so
+// that a hold outlives a restart of the server.
+package approval
+
+import (
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/policy"
+)
+
+// State is where a hold is in its life: Pending, then one of the others.
+type State string
+
+// The states.
+const (
+	Pending  State = "pending"
+	Approved State = "approved"
+	Denied   State = "denied"
+	Expired  State = "expired" // nobody answered in time
+)
+
+// Hold is an action that waits, or waited, for a person. Equal actions of one
+// sandbox share one.
+type Hold struct {
+	ID        string         `json:"id"`
+	Subject   policy.Subject `json:"subject"`
+	Action    policy.Action  `json:"action"`
+	Hash      string         `json:"hash"` // of Subject.SandboxID and Action: what is approved is just this
+	Rule      string         `json:"rule"` // that said to ask
+	Scope     policy.Scope   `json:"scope"`
+	Reason    string         `json:"reason,omitempty"`
+	State     State          `json:"state"`
+	CreatedAt time.Time      `json:"createdAt"`
+	Deadline  time.Time      `json:"deadline"`
+	// Count is how often the action was tried while the hold was pending, Waiting how
+	// many wait at this moment.
+	Count   int `json:"count"`
+	Waiting int `json:"waiting"`
+	// Proposed is a rule that code inside, or a caller, would like to have.
+	Proposed *Proposal `json:"proposed,omitempty"`
+	Answer   *Answer   `json:"answer,omitempty"`
+}
+
+// Proposal is a narrow rule that the asking side suggests, and why.
+type Proposal struct {
+	Match  policy.Match `json:"match"`
+	Reason string       `json:"reason"`
+}
+
+// Reach says what an approval is good for.
+type Reach string
+
+// The reaches.
+const (
+	Once       Reach = "once"    // this very action, one time
+	ForSandbox Reach = "sandbox" // what Match says, for the life of the sandbox
+	ForTime    Reach = "time"    // the same, until Duration has passed
+	ByRule     Reach = "rule"    // what Match says, in Scope, from now on
+)
+
+// Answer is what a person said.
+type Answer struct {
+	Approve bool   `json:"approve"`
+	Reach   Reach  `json:"reach,omitempty"` // of an approval; empty is Once
+	Hash    string `json:"hash"`            // of the hold that was read: an answer to another action is refused
+	// Match is what is granted beyond this very action; nil is an action equal to it
+	// (ForSandbox, ForTime). It must fit the action.
+	Match    *policy.Match `json:"match,omitempty"`
+	Duration time.Duration `json:"durationNanos,omitempty"`
+	Scope    policy.Scope  `json:"scope,omitzero"` // of ByRule
+	Reason   string        `json:"reason,omitempty"`
+	Approver string        `json:"approver"` // given by who takes the answer, not by who sends it
+	At       time.Time     `json:"at"`
+}
+
+// Grant is what an answer left: it turns the verdict ask into allow for what it
+// fits, and never a deny.
+type Grant struct {
+	ID       string        `json:"id"`
+	Scope    policy.Scope  `json:"scope"`
+	Kind     policy.Kind   `json:"kind"`
+	Hash     string        `json:"hash,omitempty"`  // of the one action, for Once
+	Match    *policy.Match `json:"match,omitempty"` // nil: by Hash
+	Until    time.Time     `json:"until,omitzero"`
+	HoldID   string        `json:"holdID"`
+	Approver string        `json:"approver"`
+	Reason   string        `json:"reason,omitempty"`
+	At       time.Time     `json:"at"`
+}
