@@ -16,6 +16,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/guard"
 	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -94,7 +95,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		DataDir:      c.Data,
 		Engine:       engine,
 		Store:        records,
-		Network:      makeNetwork(log, t),
+		Network:      makeNetwork(guard.New(guard.Config{Log: log}), t),
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
 		Programs:     map[string][]byte{"mcp-gateway": mcpGateway},
@@ -149,26 +150,10 @@ func (c *core) Close() error {
 	return errors.Join(err, c.store.Close())
 }
 
-// makeNetwork gives each sandbox a gateway.
-func makeNetwork(log *slog.Logger, t *telemetry.Telemetry) func(context.Context, sandbox.NetworkConfig) (sandbox.Network, error) {
+// makeNetwork gives each sandbox a gateway whose policy is the guard's.
+func makeNetwork(g *guard.Guard, t *telemetry.Telemetry) func(context.Context, sandbox.NetworkConfig) (sandbox.Network, error) {
 	return func(ctx context.Context, c sandbox.NetworkConfig) (sandbox.Network, error) {
-		config := gateway.Config{Dir: c.Dir, Log: log, OnDecision: func(e gateway.Event) {
-			if !e.Decision.Allowed() {
-				what := fmt.Sprintf("%s %s", e.Request.Protocol, e.Request.Destination)
-				if e.Request.Name != "" {
-					what += " (" + e.Request.Name + ")"
-				}
-				c.Refused(what, e.Decision.Reason)
-			}
-		}}
-		if c.DenyInternet {
-			config.Policy = gateway.DenyAll{}
-		}
-		open := gateway.New
-		if c.Adopt {
-			open = gateway.Adopt
-		}
-		network, err := open(ctx, config)
+		network, err := g.OpenNetwork(ctx, c)
 		if err != nil {
 			return nil, err // not the typed nil
 		}

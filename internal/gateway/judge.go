@@ -62,7 +62,9 @@ func (n *Network) stillAllowed(c closer, j judged) bool {
 	n.mu.Lock()
 	n.allowed[c] = j.request
 	n.mu.Unlock()
-	if n.policy.Load() == j.by || n.decide(n.ctx, j.request).Allowed() {
+	again := j.request
+	again.Again = true
+	if n.policy.Load() == j.by || n.decide(n.ctx, again).Allowed() {
 		return true
 	}
 	n.forget(c)
@@ -89,6 +91,7 @@ func (n *Network) Recheck(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		r.Again = true
 		if !n.decide(ctx, r).Allowed() {
 			c.abort()
 		}

@@ -47,6 +47,10 @@ type Request struct {
 	// inside only. See [Later].
 	Held bool
 
+	// Again: of something that is open already, which a changed policy is asked about.
+	// Decide must not wait on anybody then.
+	Again bool
+
 	// Of HTTP.
 	Method, Path string // Path is decoded and cleaned, without query
 	Encrypted    bool   // within TLS

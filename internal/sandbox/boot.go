@@ -193,15 +193,12 @@ func newRun(id string) *run { return &run{id: id, left: make(chan struct{})} }
 
 func (m *Manager) makeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
 	return m.step(ctx, stepNetwork, func(ctx context.Context) error {
-		return m.openNetwork(ctx, r, NetworkConfig{Adopt: adopt, DenyInternet: s.info.Network.DenyInternet, Refused: s.refused})
+		return m.openNetwork(ctx, r, NetworkConfig{Adopt: adopt, Owner: s.owner.Load})
 	})
 }
 
 // told notes what the start command prints.
 func (s *sandbox) told(line string) { s.log.add("start", line) }
-
-// refused notes a connection out that was refused.
-func (s *sandbox) refused(what, reason string) { s.log.warn("network", "refused "+what+": "+reason) }
 
 func (m *Manager) openNetwork(ctx context.Context, r *run, c NetworkConfig) error {
 	c.Dir = m.sandboxDir(r.id)

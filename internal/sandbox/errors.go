@@ -50,6 +50,29 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("the key is at its limit of %s %s; free some or wait, or give the key a higher one (`tombolo key update --%s`)", e.Limit, e.What, e.Flag)
 }
 
+// DeniedError says that a rule forbids what was asked for, or that nobody approved it
+// in time.
+type DeniedError struct {
+	What   string // was asked for, in words
+	Reason string
+	Rule   string
+	ID     string // of the decision, for people who ask about it
+}
+
+func (e *DeniedError) Error() string {
+	text := fmt.Sprintf("%s is not allowed", e.What)
+	if e.Rule != "" {
+		text += fmt.Sprintf(" by the rule %q", e.Rule)
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	if e.ID != "" {
+		text += " (request " + e.ID + ")"
+	}
+	return text
+}
+
 // StaleFileError says that a sandbox cannot be saved while it has a file of a volume
 // open that others removed or replaced.
 type StaleFileError struct{ Path string }

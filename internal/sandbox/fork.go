@@ -79,7 +79,7 @@ func (s *sandbox) copy(req ForkRequest) *sandbox {
 	return newSandbox(CreateRequest{
 		KeyID: s.keyID, Quota: req.Quota, Timeout: req.Timeout,
 		Metadata: s.info.Metadata, EnvVars: s.env, Lifecycle: s.info.Lifecycle, Network: s.info.Network,
-		Volumes: s.info.Volumes,
+		Volumes: s.info.Volumes, Rules: s.info.Rules, Secrets: s.info.Secrets,
 	}, s.template)
 }
 

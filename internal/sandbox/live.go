@@ -9,11 +9,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -42,6 +44,8 @@ type sandbox struct {
 	// Set and used by whoever holds changing.
 	lock *os.File // of the folder, while it is in use
 	from source   // what the next run starts from, or the present one was started from
+
+	owner atomic.Pointer[Owner] // what its network knows of it
 
 	recording sync.Mutex // held while its record is written, so that no older one comes after
 
@@ -99,10 +103,13 @@ func newSandbox(req CreateRequest, template store.Template) *sandbox {
 		Lifecycle:    req.Lifecycle,
 		Network:      req.Network,
 		Volumes:      slices.Clone(req.Volumes),
+		Rules:        req.Rules,
+		Secrets:      slices.Clone(req.Secrets),
 	}
 	if req.Network.PrivateTraffic {
 		s.info.TrafficToken = newToken()
 	}
+	s.setOwner()
 	return s
 }
 
@@ -240,6 +247,7 @@ func (s *sandbox) infoLocked() Info {
 	info := s.info
 	info.Metadata = maps.Clone(info.Metadata)
 	info.Volumes = slices.Clone(info.Volumes)
+	info.Secrets = slices.Clone(info.Secrets)
 	info.DiskOnly = s.saved != nil && s.saved.DiskOnly
 	return info
 }
@@ -313,6 +321,39 @@ func (s *sandbox) overdueLocked() bool {
 	return s.info.State == Running && !time.Now().Before(s.info.EndAt)
 }
 
+// setOwner tells the network's policy what holds from now on. s.mu is held, or nobody
+// else has s.
+func (s *sandbox) setOwner() {
+	s.owner.Store(&Owner{
+		Subject: s.info.Subject(), Network: s.info.Network, Rules: s.info.Rules, Secrets: s.info.Secrets,
+		Log: func(warn bool, text string) {
+			if warn {
+				s.log.warn("network", text)
+			} else {
+				s.log.add("network", text)
+			}
+		},
+	})
+}
+
+// changeOwner changes what the network's policy knows of the sandbox. A sandbox
+// that is ending is not changed.
+func (s *sandbox) changeOwner(change func(*Info)) error {
+	s.mu.Lock()
+	if s.doomed.Err() != nil {
+		defer s.mu.Unlock()
+		return &GoneError{ID: s.id, Reason: s.info.Reason}
+	}
+	change(&s.info)
+	s.setOwner()
+	r := s.run
+	s.mu.Unlock()
+	if r != nil && r.network != nil {
+		r.network.OwnerChanged()
+	}
+	return nil
+}
+
 // details is what a record has of a sandbox besides the store's own fields.
 type details struct {
 	// Kept: a server made it, and the next server takes it over.
@@ -321,6 +362,8 @@ type details struct {
 	Network      NetworkOptions `json:"network,omitzero"`
 	TrafficToken string         `json:"trafficToken,omitempty"`
 	Volumes      []VolumeMount  `json:"volumes,omitempty"`
+	Rules        policy.Table   `json:"rules,omitzero"`
+	Secrets      []string       `json:"secrets,omitempty"`
 	ExecutionID  string         `json:"executionID,omitempty"`
 	Timeout      time.Duration  `json:"timeout"` // of the create
 	Template     store.Template `json:"template"`
@@ -349,7 +392,7 @@ func (s *sandbox) record(kept bool) store.Sandbox {
 	data, err := json.Marshal(details{
 		Kept: kept, Lifecycle: s.info.Lifecycle, Network: s.info.Network, TrafficToken: s.info.TrafficToken,
 		Volumes: s.info.Volumes, ExecutionID: s.info.ExecutionID, Timeout: s.timeout, Template: s.template, Quota: s.quota,
-		From: s.from, Run: runID, Saved: s.saved,
+		From: s.from, Run: runID, Saved: s.saved, Rules: s.info.Rules, Secrets: s.info.Secrets,
 	})
 	if err != nil {
 		panic(err) // strings, numbers and times always encode
@@ -402,7 +445,10 @@ func fromRecord(record store.Sandbox, d details) *sandbox {
 		Network:      d.Network,
 		TrafficToken: d.TrafficToken,
 		Volumes:      d.Volumes,
+		Rules:        d.Rules,
+		Secrets:      d.Secrets,
 	}
+	s.setOwner()
 	if s.info.State == Running {
 		s.run = newRun(cmp.Or(d.Run, s.id))
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/engine"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/volume"
 )
@@ -37,6 +38,9 @@ type Network interface {
 	// Hold lets nothing pass in or out until Release; connections live on.
 	Hold()
 	Release()
+	// OwnerChanged is told when NetworkConfig.Owner names another sandbox, or the same
+	// one with other options or rules: they are to hold for open connections too.
+	OwnerChanged()
 	// Detach lets go of the network: the namespace stays for a process that adopts
 	// it, connections are lost.
 	Detach() error
@@ -47,10 +51,10 @@ type Network interface {
 type NetworkConfig struct {
 	Dir string // the sandbox's folder
 	// Adopt takes over the network that a process which is gone made in Dir.
-	Adopt        bool
-	DenyInternet bool
-	// Refused is told of every connection out that was refused. It must not block.
-	Refused func(what, reason string)
+	Adopt bool
+	// Owner tells whose the network is at this moment; nil while it waits for one, and
+	// then nothing may pass. It does not block.
+	Owner func() *Owner
 }
 
 // Config is what a manager works with.
@@ -382,6 +386,34 @@ func (m *Manager) SetTimeout(id string, d time.Duration, extendOnly bool) (Info,
 	}
 	m.emit(EventUpdated, s, "its timeout was set")
 	return info, nil
+}
+
+// SetNetwork implements Sandboxes.
+func (m *Manager) SetNetwork(ctx context.Context, id string, options NetworkOptions) (Info, error) {
+	return m.changeOwner(ctx, id, "its network options were set", func(info *Info) {
+		options.PrivateTraffic, options.MaskRequestHost = info.Network.PrivateTraffic, info.Network.MaskRequestHost
+		info.Network = options
+	})
+}
+
+// SetRules implements Sandboxes.
+func (m *Manager) SetRules(ctx context.Context, id string, rules policy.Table) (Info, error) {
+	return m.changeOwner(ctx, id, "its rules were set", func(info *Info) { info.Rules = rules })
+}
+
+func (m *Manager) changeOwner(ctx context.Context, id, what string, change func(*Info)) (Info, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := s.changeOwner(change); err != nil {
+		return Info{}, err
+	}
+	if err := m.record(ctx, s); err != nil {
+		return s.snapshotInfo(), err
+	}
+	m.emit(EventUpdated, s, what)
+	return s.snapshotInfo(), nil
 }
 
 // expire does what a sandbox is to do when its time is over.

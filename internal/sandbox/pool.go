@@ -16,7 +16,6 @@ type kind struct {
 	engine, image, stamp, agent string
 	cpus                        int
 	memory, disk                int64
-	denyInternet                bool
 	volumes                     bool
 }
 
@@ -24,7 +23,7 @@ func kindOf(s *sandbox) kind {
 	return kind{
 		engine: s.from.Engine, image: s.template.Image, stamp: s.from.Image, agent: s.from.Agent,
 		cpus: s.info.CPUs, memory: s.info.MemoryBytes, disk: s.info.DiskBytes,
-		denyInternet: s.info.Network.DenyInternet, volumes: s.from.Volumes,
+		volumes: s.from.Volumes,
 	}
 }
 
@@ -33,7 +32,7 @@ func kindOf(s *sandbox) kind {
 // takes, spent before anybody waits for it. It holds some 30 MiB of memory.
 type shell struct {
 	run   *run
-	owner *atomic.Pointer[sandbox] // who hears of refused connections
+	owner *atomic.Pointer[sandbox] // the sandbox that was started in it
 	timer *time.Timer              // ends it when nobody wants it
 }
 
@@ -75,6 +74,7 @@ func (p *pool) take(k kind, s *sandbox) *shell {
 	p.forget(k, sh)
 	sh.timer.Stop()
 	sh.owner.Store(s)
+	sh.run.network.OwnerChanged()
 	return sh
 }
 
@@ -150,10 +150,11 @@ func (p *pool) make(k kind) (_ *shell, err error) {
 	if err := os.WriteFile(p.mark(sh), nil, 0o600); err != nil {
 		return nil, err
 	}
-	err = m.openNetwork(ctx, sh.run, NetworkConfig{DenyInternet: k.denyInternet, Refused: func(what, reason string) {
+	err = m.openNetwork(ctx, sh.run, NetworkConfig{Owner: func() *Owner {
 		if s := sh.owner.Load(); s != nil {
-			s.refused(what, reason)
+			return s.owner.Load()
 		}
+		return nil
 	}})
 	if err != nil {
 		return nil, err

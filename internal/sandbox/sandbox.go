@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -36,6 +37,15 @@ type Info struct {
 	// TrafficToken opens the ports of a sandbox with Network.PrivateTraffic.
 	TrafficToken string        `json:"trafficToken,omitempty"`
 	Volumes      []VolumeMount `json:"volumes,omitempty"`
+	// Rules are those of the sandbox's own scope; its Scope is not set.
+	Rules policy.Table `json:"rules,omitzero"`
+	// Secrets it was given placeholders of, by name.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// Subject is the sandbox as rules see it.
+func (i Info) Subject() policy.Subject {
+	return policy.Subject{SandboxID: i.ID, KeyID: i.KeyID, TemplateID: i.TemplateID, TemplateName: i.TemplateName}
 }
 
 // Lifecycle says what happens to a sandbox when its time is over and when
@@ -49,7 +59,8 @@ type Lifecycle struct {
 	AutoResume bool `json:"autoResume,omitempty"`
 }
 
-// NetworkOptions say what may pass in and out. They are kept over pauses.
+// NetworkOptions say what may pass in and out. They are kept over pauses, and copies
+// of a sandbox have them too. What they hold is not changed once they are handed over.
 type NetworkOptions struct {
 	// DenyInternet closes every connection out.
 	DenyInternet bool `json:"denyInternet,omitempty"`
@@ -59,6 +70,55 @@ type NetworkOptions struct {
 	// MaskRequestHost is the Host header that servers inside see; "${PORT}" in it
 	// stands for the port. Empty keeps the client's.
 	MaskRequestHost string `json:"maskRequestHost,omitempty"`
+	// AllowOut are addresses, ranges and names excepted from DenyOut; see
+	// policy.FromNetwork.
+	AllowOut []string `json:"allowOut,omitempty"`
+	DenyOut  []string `json:"denyOut,omitempty"`
+	// Headers are set on requests out to some hosts. It opens nothing by itself.
+	Headers []HostHeaders `json:"headers,omitempty"`
+	// Proxy is what connections out go through once they are allowed; nil is none.
+	Proxy *EgressProxy `json:"proxy,omitempty"`
+	// Bandwidth out of and into the sandbox, bytes a second; 0 is no limit.
+	BandwidthOut int64 `json:"bandwidthOut,omitempty"`
+	BandwidthIn  int64 `json:"bandwidthIn,omitempty"`
+	// Connections is how many TCP connections out may be open; 0 is the gateway's
+	// default.
+	Connections int `json:"connections,omitempty"`
+}
+
+// HostHeaders are set on each request to a host, over what the request has. A value
+// may hold placeholders of secrets, "${e2b.secrets.NAME}", of the sandbox's owner.
+type HostHeaders struct {
+	Host    string            `json:"host"`
+	Headers map[string]string `json:"headers"`
+}
+
+// EgressProxy is a proxy that connections out are made through.
+type EgressProxy struct {
+	// Address is host:port. URL schemes are not part of it.
+	Address string `json:"address"`
+	// Kind is "socks5" or "http" (CONNECT).
+	Kind     string `json:"kind"`
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+	// TLS speaks TLS to the proxy, whose certificate is for ServerName, or the host of
+	// Address, and signed by one of CACert (PEM), or what the server trusts.
+	TLS        bool   `json:"tls,omitempty"`
+	ServerName string `json:"serverName,omitempty"`
+	CACert     string `json:"caCert,omitempty"`
+}
+
+// Owner is the sandbox that a network belongs to, as far as decisions on it need to
+// know. It is not changed; another takes its place.
+type Owner struct {
+	policy.Subject
+	Network NetworkOptions
+	// Rules are those of the sandbox's own scope.
+	Rules policy.Table
+	// Secrets are the names of the owner's secrets that it was given a placeholder of.
+	Secrets []string
+	// Log takes a line for the sandbox's log; warn is for what people should look at.
+	Log func(warn bool, text string)
 }
 
 // CreateRequest is what a dialect asks for. Zero values take the template's
@@ -76,6 +136,10 @@ type CreateRequest struct {
 	// Volumes of the key, by their names or ids. Create answers ErrVolumeNotFound when
 	// one is missing.
 	Volumes []VolumeMount `json:"volumes,omitempty"`
+	// Rules of the sandbox's own scope, checked by who takes the request.
+	Rules policy.Table `json:"rules,omitzero"`
+	// Secrets whose placeholders are in EnvVars.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Quota bounds what one key may have at once. Paused sandboxes count for disk
@@ -154,6 +218,11 @@ type Sandboxes interface {
 	// SetTimeout makes a running sandbox end d from now; with extendOnly it never
 	// moves the end earlier.
 	SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error)
+	// SetNetwork changes the options on what goes out, those in it that say what comes in
+	// stay; SetRules the rules of its own scope. Both hold at once, for open connections
+	// too, and of a paused sandbox from its resume on.
+	SetNetwork(ctx context.Context, id string, options NetworkOptions) (Info, error)
+	SetRules(ctx context.Context, id string, rules policy.Table) (Info, error)
 
 	// Pause saves the sandbox and ends its processes; diskOnly leaves its memory
 	// out. ErrPaused when it is paused already, ErrBusy while another change is

@@ -81,14 +81,20 @@ type networks struct {
 
 func newNetworks() *networks { return &networks{open: map[*network]struct{}{}} }
 
+// Network is a gateway, as far as it is counted.
+type Network interface {
+	sandbox.Network
+	Stats() gateway.Stats
+}
+
 // network is a gateway that is counted until it is closed.
 type network struct {
-	*gateway.Network
+	Network
 	of *networks
 }
 
 // Network has a gateway counted with the others.
-func (t *Telemetry) Network(n *gateway.Network) sandbox.Network {
+func (t *Telemetry) Network(n Network) sandbox.Network {
 	if t == nil {
 		return n
 	}

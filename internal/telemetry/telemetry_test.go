@@ -41,6 +41,11 @@ type server struct {
 	url       string
 }
 
+// closed is a network that is closed to any owner.
+type closed struct{ *gateway.Network }
+
+func (closed) OwnerChanged() {}
+
 func start(t *testing.T, o telemetry.Options) *server {
 	t.Helper()
 	o.Log, o.Version, o.Engine = slog.New(slog.DiscardHandler), "v1", "gvisor-1"
@@ -55,7 +60,7 @@ func start(t *testing.T, o telemetry.Options) *server {
 			if err != nil {
 				return nil, err
 			}
-			return measured.Network(n), nil
+			return measured.Network(closed{n}), nil
 		}
 	})
 	s.Store.Observe(measured.Store)

@@ -162,14 +162,21 @@ func Network(ctx context.Context, c sandbox.NetworkConfig) (sandbox.Network, err
 		Policy: gateway.DenyAll{},
 		Log:    slog.New(slog.DiscardHandler),
 		OnDecision: func(e gateway.Event) {
-			c.Refused(fmt.Sprint(e.Request.Destination), e.Decision.Reason)
+			if o := c.Owner(); o != nil {
+				o.Log(true, fmt.Sprintf("refused %s: %s", e.Request.Destination, e.Decision.Reason))
+			}
 		},
 	})
 	if err != nil {
 		return nil, err // not the typed nil
 	}
-	return network, nil
+	return closed{network}, nil
 }
+
+// closed is a network that is closed to any owner.
+type closed struct{ *gateway.Network }
+
+func (closed) OwnerChanged() {}
 
 // Template is a template's record before it is built.
 func Template(name string) store.Template {
