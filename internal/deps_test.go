@@ -35,6 +35,7 @@ var below = map[string][]string{
 	"internal/certs":         {},
 	"internal/telemetry":     {"internal/sandbox", "internal/gateway"},
 	"internal/api":           {"internal/sandbox", "internal/build", "internal/store", "internal/event"},
+	"internal/api/auth":      {"internal/store"},
 	"internal/api/control":   {"internal/sandbox"},
 	"internal/mcpgateway":    {},
 	"cmd/tombolo-agent":      {"internal/agent"},

@@ -105,16 +105,31 @@ func (f *sizeFlag) Type() string { return "size" }
 func newKeyCreate() *cobra.Command {
 	var asJSON bool
 	var quota quotaFlags
+	var role roleFlags
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a key and print its secret, which is shown only now",
-		Args:  cobra.ExactArgs(1),
+		Long: `Create a key and print its secret, which is shown only now.
+
+What a key is good for are its roles. A key that makes sandboxes is not one that
+approves what they ask for, unless you say --allow-self-approval: give the first to
+programs and the second to people.
+
+  tombolo key create agents
+  tombolo key create alice --role approve,audit --approves agents`,
+		Args: cobra.ExactArgs(1),
 		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
 			key, secret, err := store.NewKey(args[0], time.Now())
 			if err != nil {
 				return err
 			}
 			if err := quota.set(cmd, &key, true); err != nil {
+				return err
+			}
+			if err := role.resolve(cmd, records); err != nil {
+				return err
+			}
+			if err := role.set(cmd, &key, true); err != nil {
 				return err
 			}
 			if err := records.AddKey(cmd.Context(), key); err != nil {
@@ -134,6 +149,7 @@ func newKeyCreate() *cobra.Command {
 		}),
 	}
 	quota.add(cmd)
+	role.add(cmd)
 	addJSONFlag(cmd, &asJSON)
 	return cmd
 }
@@ -141,17 +157,23 @@ func newKeyCreate() *cobra.Command {
 func newKeyUpdate() *cobra.Command {
 	var asJSON bool
 	var quota quotaFlags
+	var role roleFlags
 	cmd := &cobra.Command{
 		Use:   "update NAME|ID",
-		Short: "Change the limits of a key, from its next request on",
-		Long: `Change the limits of a key. A running server keeps them from the next request on;
-what a key has already stays, even beyond a new limit.`,
+		Short: "Change the limits and roles of a key, from its next request on",
+		Long: `Change the limits and roles of a key. A running server keeps them from the next
+request on; what a key has already stays, even beyond a new limit.`,
 		Args: cobra.ExactArgs(1),
 		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
-			if !anyChanged(cmd, "max-") {
-				return errors.New("give one limit at least to change, such as --max-sandboxes 20")
+			if !anyChanged(cmd, "max-") && !role.given(cmd) {
+				return errors.New("give one limit or role at least to change, such as --max-sandboxes 20")
 			}
-			key, err := records.UpdateKey(cmd.Context(), args[0], func(k *store.Key) error { return quota.set(cmd, k, false) })
+			if err := role.resolve(cmd, records); err != nil {
+				return err
+			}
+			key, err := records.UpdateKey(cmd.Context(), args[0], func(k *store.Key) error {
+				return errors.Join(quota.set(cmd, k, false), role.set(cmd, k, false))
+			})
 			if errors.Is(err, store.ErrNotFound) {
 				return fmt.Errorf("no key %q; `tombolo key list` shows what there is", args[0])
 			}
@@ -161,11 +183,16 @@ what a key has already stays, even beyond a new limit.`,
 			if asJSON {
 				return printJSON(key)
 			}
-			fmt.Printf("changed %s: %s\n", key.Name, limits(key))
+			names, err := keyNames(cmd.Context(), records)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("changed %s: %s; %s\n", key.Name, roles(key, names), limits(key))
 			return nil
 		}),
 	}
 	quota.add(cmd)
+	role.add(cmd)
 	keepByDefault(cmd)
 	addJSONFlag(cmd, &asJSON)
 	return cmd
@@ -211,11 +238,15 @@ func newKeyList() *cobra.Command {
 				}
 				return printJSON(keys)
 			}
+			names := map[string]string{}
+			for _, k := range keys {
+				names[k.ID] = k.Name
+			}
 			var rows [][]string
 			for _, k := range keys {
-				rows = append(rows, []string{k.Name, k.ID, k.Prefix + "…", when(k.CreatedAt), when(k.LastUsed), limits(k)})
+				rows = append(rows, []string{k.Name, k.ID, k.Prefix + "…", when(k.CreatedAt), when(k.LastUsed), roles(k, names), limits(k)})
 			}
-			return printTable([]string{"name", "id", "secret", "created", "last used", "limits"}, rows)
+			return printTable([]string{"name", "id", "secret", "created", "last used", "roles", "limits"}, rows)
 		}),
 	}
 	addJSONFlag(cmd, &asJSON)

@@ -64,3 +64,76 @@ func TestKeyLimits(t *testing.T) {
 	require.Len(t, list(), 2)
 	require.Equal(t, want, list()[1], "what was refused changed nothing")
 }
+
+func TestKeyRoles(t *testing.T) {
+	dir := t.TempDir()
+	type key struct {
+		ID, Name        string
+		Roles, Approves []string
+		SelfApproval    bool
+	}
+	list := func() map[string]key {
+		got := tombolo(t, dir, "", "key", "list", "--json")
+		require.Zero(t, got.code, got.stderr)
+		var keys []key
+		require.NoError(t, json.Unmarshal([]byte(got.stdout), &keys))
+		named := map[string]key{}
+		for _, k := range keys {
+			named[k.Name] = k
+		}
+		return named
+	}
+	run := func(args ...string) string {
+		got := tombolo(t, dir, "", append([]string{"key"}, args...)...)
+		require.Zero(t, got.code, got.stderr)
+		return got.stdout
+	}
+
+	run("create", "agents")
+	run("create", "more")
+	run("create", "alice", "--role", "approve,audit", "--approves", "agents")
+	run("create", "ops", "--role", "policy", "--role", "approve")
+	run("create", "lone", "--role", "sandboxes,approve", "--allow-self-approval")
+	keys := list()
+	require.Equal(t, []string{"sandboxes"}, keys["agents"].Roles)
+	require.Equal(t, []string{"approve", "audit"}, keys["alice"].Roles)
+	require.Equal(t, []string{keys["agents"].ID}, keys["alice"].Approves, "kept by id: another key that gets the name is another key")
+	require.Equal(t, []string{"policy", "approve"}, keys["ops"].Roles)
+	require.Empty(t, keys["ops"].Approves)
+	require.True(t, keys["lone"].SelfApproval)
+	require.Contains(t, run("list"), "approve (agents), audit")
+
+	said := run("update", "alice", "--approves", "agents,more,agents")
+	require.Contains(t, said, "agents, more")
+	require.ElementsMatch(t, []string{keys["agents"].ID, keys["more"].ID}, list()["alice"].Approves)
+	require.Equal(t, []string{"approve", "audit"}, list()["alice"].Roles, "what is not given stays")
+	run("update", "ops", "--approves", "agents")
+	run("update", "ops", "--approves", "*")
+	require.Empty(t, list()["ops"].Approves)
+	run("update", "lone", "--role", "sandboxes", "--allow-self-approval=false")
+	run("delete", "more")
+	require.Contains(t, run("list"), "deleted key "+keys["more"].ID)
+
+	before := list()
+	for _, tt := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"create", "x", "--role", "admin"}, `no role "admin"`},
+		{[]string{"create", "x", "--role", ""}, "needs a role"},
+		{[]string{"create", "x", "--role", "sandboxes,approve"}, "--allow-self-approval"},
+		{[]string{"create", "x", "--allow-self-approval"}, "self-approval"},
+		{[]string{"create", "x", "--approves", "agents"}, "without the role approve"},
+		{[]string{"create", "x", "--role", "approve", "--approves", "nobody"}, `no key "nobody"`},
+		{[]string{"update", "agents", "--role", "sandboxes,approve"}, "two keys"},
+		{[]string{"update", "alice", "--role", "audit"}, "without the role approve"},
+		{[]string{"update", "alice", "--approves", "nobody"}, `no key "nobody"`},
+		{[]string{"update", "alice", "--approves", ""}, "--approves is empty"},
+		{[]string{"create", "x", "--role", "approve", "--approves", "*,agents"}, `no key "*"`},
+	} {
+		got := tombolo(t, dir, "", append([]string{"key"}, tt.args...)...)
+		require.Equal(t, 1, got.code, "tombolo key %v", tt.args)
+		require.Contains(t, got.stderr, tt.says, "tombolo key %v", tt.args)
+	}
+	require.Equal(t, before, list(), "what was refused changed nothing")
+}

@@ -39,6 +39,7 @@ func NewKey(name string, now time.Time) (k Key, secret string, err error) {
 		Prefix:       secret[:prefixLen],
 		CreatedAt:    now.UTC(),
 		MaxSandboxes: DefaultMaxSandboxes,
+		Roles:        []Role{RoleSandboxes},
 	}, secret, nil
 }
 

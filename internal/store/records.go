@@ -28,6 +28,14 @@ type Key struct {
 	MaxMemory     int64   `json:"maxMemoryBytes,omitempty"`
 	MaxDisk       int64   `json:"maxDiskBytes,omitempty"`
 	MaxSnapshots  int     `json:"maxSnapshots,omitempty"`
+
+	// Roles say what the key is good for; one at least. See [CheckRoles].
+	Roles []Role `json:"roles"`
+	// Approves names the keys, by id, whose sandboxes' actions it may answer for, with
+	// the role [RoleApprove]; empty is all. The id of a deleted key stays and means none.
+	Approves []string `json:"approves,omitempty"`
+	// SelfApproval: it may answer for its own sandboxes too.
+	SelfApproval bool `json:"selfApproval,omitempty"`
 }
 
 // Sandbox is the record of one sandbox.

@@ -85,7 +85,7 @@ type Keys interface {
 	// noted time is older than [TouchEvery], so it may be called on each request.
 	TouchKey(ctx context.Context, id string, at time.Time) error
 	// UpdateKey changes a key, found by id or name, as change says and returns what
-	// it became. Only the name and the limits are kept of what change does; an error
+	// it became. Only the name, the limits and the roles are kept of what change does; an error
 	// of change is returned and nothing is stored. ErrExists when the new name is
 	// taken. change must not use the store.
 	UpdateKey(ctx context.Context, idOrName string, change func(*Key) error) (Key, error)

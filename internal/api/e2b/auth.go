@@ -2,40 +2,27 @@ package e2b
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
-	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-var (
-	errNoKey      = failure(http.StatusUnauthorized, "no API key: send one in the header X-API-KEY (`tombolo env` prints what clients need, `tombolo key create` makes a key)")
-	errUnknownKey = failure(http.StatusUnauthorized, "unknown API key: this server has no such key (`tombolo key list` shows its keys, `tombolo env` prints the default one)")
-)
-
-// authenticate finds the key of a request. The secret is looked up by its hash,
-// so that no time it takes depends on a stored secret.
+// authenticate finds the key of a request, which must be one for sandboxes. The
+// dialect knows no caller but by the header X-API-KEY.
 func (a *api) authenticate(r *http.Request) (store.Key, error) {
-	secret := r.Header.Get("X-API-KEY")
-	if secret == "" {
-		return store.Key{}, errNoKey
+	if r.Header.Get("X-API-KEY") == "" {
+		return store.Key{}, failure(http.StatusUnauthorized, "%s", auth.ErrNoKey)
 	}
-	hash, err := store.HashSecret(secret)
-	if err != nil {
-		return store.Key{}, errUnknownKey
-	}
-	k, err := a.store.KeyByHash(r.Context(), hash)
-	if errors.Is(err, store.ErrNotFound) {
-		return store.Key{}, errUnknownKey
+	k, err := a.keys.Key(r)
+	if errors.Is(err, auth.ErrUnknownKey) {
+		return store.Key{}, failure(http.StatusUnauthorized, "%s", err)
 	}
 	if err != nil {
-		return store.Key{}, fmt.Errorf("check the API key: %w", err)
+		return store.Key{}, err
 	}
-	if now := time.Now(); now.Sub(k.LastUsed) >= store.TouchEvery {
-		if err := a.store.TouchKey(r.Context(), k.ID, now); err != nil && r.Context().Err() == nil {
-			a.log.Warn("cannot note that a key was used", "key", k.ID, "error", err)
-		}
+	if err := auth.OfKey(k).Need(store.RoleSandboxes); err != nil {
+		return store.Key{}, failure(http.StatusForbidden, "%s", err)
 	}
 	return k, nil
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
@@ -42,6 +43,7 @@ type Options struct {
 type api struct {
 	sandboxes sandbox.Sandboxes
 	store     store.Store
+	keys      auth.Keys
 	webhooks  *event.Webhooks
 	builds    *build.Builds
 	volumes   sandbox.Volumes
@@ -67,6 +69,7 @@ func New(o Options) http.Handler {
 	a := &api{
 		sandboxes: o.Sandboxes,
 		store:     o.Store,
+		keys:      auth.Keys{Store: o.Store, Log: o.Log},
 		webhooks:  o.Webhooks,
 		builds:    o.Builds,
 		volumes:   o.Volumes,

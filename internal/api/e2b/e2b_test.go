@@ -123,6 +123,26 @@ func TestDeletedKeyIsRefusedAtOnce(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, w.do("alice", "GET", "/sandboxes", "").Code)
 }
 
+func TestKeysWithoutTheRoleAreRefused(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.store.UpdateKey(t.Context(), "alice", func(k *store.Key) error {
+		k.Roles = []store.Role{store.RoleApprove, store.RoleAudit, store.RolePolicy}
+		return nil
+	})
+	require.NoError(t, err)
+	for method, path := range map[string]string{"GET": "/sandboxes", "POST": "/v2/sandboxes", "DELETE": "/sandboxes/i0001", "PUT": "/none"} {
+		answer := w.do("alice", method, path, `{"templateID":"base"}`)
+		require.Equal(t, http.StatusForbidden, answer.Code, path)
+		require.Contains(t, answer.Body.String(), "sandboxes", path)
+	}
+	require.Empty(t, w.core.calls)
+	r := httptest.NewRequest("GET", "/sandboxes", nil)
+	r.Header.Set("Authorization", "Bearer "+w.secrets["bob"])
+	answer := httptest.NewRecorder()
+	w.ServeHTTP(answer, r)
+	require.Equal(t, http.StatusUnauthorized, answer.Code, "the dialect takes no key there")
+}
+
 func TestUseOfAKeyIsNoted(t *testing.T) {
 	w := newWorld(t)
 	require.Equal(t, http.StatusOK, w.do("alice", "GET", "/sandboxes", "").Code)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -29,6 +30,10 @@ func (s *Store) AddKey(ctx context.Context, k store.Key) error {
 			MaxMemory:     k.MaxMemory,
 			MaxDisk:       k.MaxDisk,
 			MaxSnapshots:  int64(k.MaxSnapshots),
+
+			Roles:        joined(k.Roles),
+			Approves:     joined(k.Approves),
+			SelfApproval: flag(k.SelfApproval),
 		})
 	})
 	if err != nil {
@@ -94,6 +99,9 @@ func (s *Store) UpdateKey(ctx context.Context, idOrName string, change func(*sto
 			MaxMemory:     k.MaxMemory,
 			MaxDisk:       k.MaxDisk,
 			MaxSnapshots:  int64(k.MaxSnapshots),
+			Roles:         joined(k.Roles),
+			Approves:      joined(k.Approves),
+			SelfApproval:  flag(k.SelfApproval),
 		})
 		if err != nil {
 			return err
@@ -156,7 +164,30 @@ func key(row query.Key) store.Key {
 		MaxMemory:     row.MaxMemory,
 		MaxDisk:       row.MaxDisk,
 		MaxSnapshots:  int(row.MaxSnapshots),
+
+		Roles:        split[store.Role](row.Roles),
+		Approves:     split[string](row.Approves),
+		SelfApproval: row.SelfApproval != 0,
 	}
+}
+
+// joined is a list of words without commas as the database keeps it.
+func joined[T ~string](words []T) string {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = string(w)
+	}
+	return strings.Join(texts, ",")
+}
+
+func split[T ~string](text string) (words []T) {
+	if text == "" {
+		return nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		words = append(words, T(word))
+	}
+	return words
 }
 
 // micros is a time as the database keeps it; the zero time is 0.

@@ -1,7 +1,7 @@
 -- name: AddKey :exec
 INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout,
-                  max_create_rate, max_cpus, max_memory, max_disk, max_snapshots)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                  max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: KeyByID :one
 SELECT * FROM keys WHERE id = ?;
@@ -11,7 +11,7 @@ SELECT * FROM keys WHERE name = ?;
 
 -- name: UpdateKey :exec
 UPDATE keys SET name = ?, max_sandboxes = ?, max_timeout = ?, max_create_rate = ?, max_cpus = ?, max_memory = ?,
-                max_disk = ?, max_snapshots = ?
+                max_disk = ?, max_snapshots = ?, roles = ?, approves = ?, self_approval = ?
 WHERE id = ?;
 
 -- name: KeyByHash :one

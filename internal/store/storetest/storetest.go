@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"DeletedKeyIsGone", deletedKeyIsGone},
 		{"KeyLimitsChangeAtOnce", keyLimitsChangeAtOnce},
 		{"KeyIsFoundByIDBeforeName", keyIsFoundByIDBeforeName},
+		{"KeyHasRoles", keyHasRoles},
 		{"SandboxIsReadBackAsWritten", sandboxIsReadBackAsWritten},
 		{"SandboxesAreListedByWhetherTheyEnded", sandboxesAreListed},
 		{"PruneTakesOldAndSurplusEndedOnes", pruneTakesOldAndSurplus},
@@ -187,6 +188,32 @@ func keyLimitsChangeAtOnce(t *testing.T, s store.Store) {
 	require.ErrorIs(t, err, store.ErrExists)
 	_, err = s.UpdateKey(ctx, "none", func(*store.Key) error { return nil })
 	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func keyHasRoles(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	k, _ := newKey(t, "ci")
+	require.Equal(t, []store.Role{store.RoleSandboxes}, k.Roles, "of a key that nothing was said about")
+	require.NoError(t, s.AddKey(ctx, k))
+	person, _ := newKey(t, "person")
+	person.Roles, person.Approves = []store.Role{store.RoleApprove, store.RoleAudit}, []string{k.ID, "another"}
+	require.NoError(t, s.AddKey(ctx, person))
+
+	person.CreatedAt = kept
+	got, err := s.KeyByHash(ctx, person.Hash)
+	require.NoError(t, err)
+	requireEqual(t, person, got)
+
+	got, err = s.UpdateKey(ctx, "ci", func(k *store.Key) error {
+		k.Roles, k.SelfApproval = []store.Role{store.RoleSandboxes, store.RoleApprove}, true
+		return nil
+	})
+	require.NoError(t, err)
+	k.CreatedAt, k.Roles, k.SelfApproval = kept, []store.Role{store.RoleSandboxes, store.RoleApprove}, true
+	requireEqual(t, k, got)
+	keys, err := s.Keys(ctx)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []store.Key{k, person}, keys)
 }
 
 func keyIsFoundByIDBeforeName(t *testing.T, s store.Store) {

@@ -55,6 +55,9 @@ type Key struct {
 	MaxMemory     int64
 	MaxDisk       int64
 	MaxSnapshots  int64
+	Roles         string
+	Approves      string
+	SelfApproval  int64
 }
 
 type Sandbox struct {

@@ -106,8 +106,8 @@ func (q *Queries) AddEvent(ctx context.Context, arg AddEventParams) (int64, erro
 
 const addKey = `-- name: AddKey :exec
 INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout,
-                  max_create_rate, max_cpus, max_memory, max_disk, max_snapshots)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                  max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type AddKeyParams struct {
@@ -124,6 +124,9 @@ type AddKeyParams struct {
 	MaxMemory     int64
 	MaxDisk       int64
 	MaxSnapshots  int64
+	Roles         string
+	Approves      string
+	SelfApproval  int64
 }
 
 func (q *Queries) AddKey(ctx context.Context, arg AddKeyParams) error {
@@ -141,6 +144,9 @@ func (q *Queries) AddKey(ctx context.Context, arg AddKeyParams) error {
 		arg.MaxMemory,
 		arg.MaxDisk,
 		arg.MaxSnapshots,
+		arg.Roles,
+		arg.Approves,
+		arg.SelfApproval,
 	)
 	return err
 }
@@ -962,7 +968,7 @@ func (q *Queries) EventsNewestFirst(ctx context.Context, arg EventsNewestFirstPa
 }
 
 const keyByHash = `-- name: KeyByHash :one
-SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys WHERE hash = ?
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval FROM keys WHERE hash = ?
 `
 
 func (q *Queries) KeyByHash(ctx context.Context, hash string) (Key, error) {
@@ -982,12 +988,15 @@ func (q *Queries) KeyByHash(ctx context.Context, hash string) (Key, error) {
 		&i.MaxMemory,
 		&i.MaxDisk,
 		&i.MaxSnapshots,
+		&i.Roles,
+		&i.Approves,
+		&i.SelfApproval,
 	)
 	return i, err
 }
 
 const keyByID = `-- name: KeyByID :one
-SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys WHERE id = ?
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval FROM keys WHERE id = ?
 `
 
 func (q *Queries) KeyByID(ctx context.Context, id string) (Key, error) {
@@ -1007,12 +1016,15 @@ func (q *Queries) KeyByID(ctx context.Context, id string) (Key, error) {
 		&i.MaxMemory,
 		&i.MaxDisk,
 		&i.MaxSnapshots,
+		&i.Roles,
+		&i.Approves,
+		&i.SelfApproval,
 	)
 	return i, err
 }
 
 const keyByName = `-- name: KeyByName :one
-SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys WHERE name = ?
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval FROM keys WHERE name = ?
 `
 
 func (q *Queries) KeyByName(ctx context.Context, name string) (Key, error) {
@@ -1032,6 +1044,9 @@ func (q *Queries) KeyByName(ctx context.Context, name string) (Key, error) {
 		&i.MaxMemory,
 		&i.MaxDisk,
 		&i.MaxSnapshots,
+		&i.Roles,
+		&i.Approves,
+		&i.SelfApproval,
 	)
 	return i, err
 }
@@ -1048,7 +1063,7 @@ func (q *Queries) KeyLastUsed(ctx context.Context, id string) (int64, error) {
 }
 
 const keys = `-- name: Keys :many
-SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots FROM keys ORDER BY created_at, id
+SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval FROM keys ORDER BY created_at, id
 `
 
 func (q *Queries) Keys(ctx context.Context) ([]Key, error) {
@@ -1074,6 +1089,9 @@ func (q *Queries) Keys(ctx context.Context) ([]Key, error) {
 			&i.MaxMemory,
 			&i.MaxDisk,
 			&i.MaxSnapshots,
+			&i.Roles,
+			&i.Approves,
+			&i.SelfApproval,
 		); err != nil {
 			return nil, err
 		}
@@ -1601,7 +1619,7 @@ func (q *Queries) UpdateDelivery(ctx context.Context, arg UpdateDeliveryParams) 
 
 const updateKey = `-- name: UpdateKey :exec
 UPDATE keys SET name = ?, max_sandboxes = ?, max_timeout = ?, max_create_rate = ?, max_cpus = ?, max_memory = ?,
-                max_disk = ?, max_snapshots = ?
+                max_disk = ?, max_snapshots = ?, roles = ?, approves = ?, self_approval = ?
 WHERE id = ?
 `
 
@@ -1614,6 +1632,9 @@ type UpdateKeyParams struct {
 	MaxMemory     int64
 	MaxDisk       int64
 	MaxSnapshots  int64
+	Roles         string
+	Approves      string
+	SelfApproval  int64
 	ID            string
 }
 
@@ -1627,6 +1648,9 @@ func (q *Queries) UpdateKey(ctx context.Context, arg UpdateKeyParams) error {
 		arg.MaxMemory,
 		arg.MaxDisk,
 		arg.MaxSnapshots,
+		arg.Roles,
+		arg.Approves,
+		arg.SelfApproval,
 		arg.ID,
 	)
 	return err
