@@ -1,6 +1,16 @@
 // Package audit keeps the record of who did what: an append-only log of JSON lines in
 // which each record holds the hash of the one before, so that a change, a removal
 // or a swap is found by whoever checks the chain. It knows nothing of what it records.
+//
+// # The files
+//
+// The folder audit/ of the data folder holds segments, named by the number of their
+// first record; a file "head", which says up to where the log has reached the disk; and
+// a lock, since several processes append to one chain. A line of a segment is one
+// record, and its last member is the hash: the HMAC-SHA256 of the bytes of the line
+// before `,"hash":`, which contain the hash of the record before. Who has no key
+// (keys/audit.key) can therefore neither change nor add a record; that the last ones
+// are missing is told by the head.
 package audit
 
 import (
@@ -24,7 +34,8 @@ const (
 	Server    Kind = "server"    // the server started or stopped
 )
 
-// Record is one thing that was done. Seq, Time, Previous and Hash are given by the log.
+// Record is one thing that was done. Seq, Previous and Hash are given by the log, and
+// Time where it is zero. What is too long is cut, and says so: see [MaxDetail].
 type Record struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
@@ -42,6 +53,9 @@ type Record struct {
 	Reason   string `json:"reason,omitempty"`
 	// ID is the request id that a refusal names, or the id of an approval.
 	ID string `json:"id,omitempty"`
+	// Count is how many equal records this one stands for, where a sandbox did the
+	// same thing so often that the log folds them; 0 is one.
+	Count int `json:"count,omitempty"`
 	// Detail depends on the kind and holds no secret.
 	Detail json.RawMessage `json:"detail,omitempty"`
 

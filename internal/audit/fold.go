@@ -1,0 +1,117 @@
+package audit
+
+import (
+	"strings"
+	"sync"
+	"time"
+)
+
+// Nobody is the actor of a request without a valid key.
+const Nobody = "nobody"
+
+// What code inside, or a stranger, can cause is kept one by one up to a rate. Beyond
+// it equal records become one with a count, each foldEvery, and beyond foldKinds
+// different ones they are counted only. So nobody can fill the log, and with it push
+// out what is older.
+const (
+	foldBurst = 1000
+	foldRate  = 5 // a second
+	foldEvery = 10 * time.Second
+	foldKinds = 100
+	foldBytes = 128 << 10 // of details held for one actor
+)
+
+type fold struct {
+	mu     sync.Mutex
+	actors map[string]*folding
+}
+
+// folding is one actor's.
+type folding struct {
+	tokens float64
+	at     time.Time
+	held   map[foldKey]*Record
+	bytes  int
+	over   map[string]int // records left out, by kind and decision
+	sample Record         // one of them, for its sandbox and key
+}
+
+// foldKey is what equal records have in common.
+type foldKey struct {
+	kind                                               Kind
+	sandbox, key, what, decision, rule, reason, detail string
+}
+
+func newFold() *fold { return &fold{actors: map[string]*folding{}} }
+
+// pass tells whether a record is kept by itself; if not, it is held or counted.
+func (f *fold) pass(r Record) bool {
+	if r.Actor != Nobody && !strings.HasPrefix(r.Actor, "sandbox:") {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.actors[r.Actor]
+	if a == nil {
+		a = &folding{tokens: foldBurst, at: r.Time, held: map[foldKey]*Record{}, over: map[string]int{}}
+		f.actors[r.Actor] = a
+	}
+	a.fill(r.Time)
+	if a.tokens >= 1 {
+		a.tokens--
+		return true
+	}
+	a.hold(r)
+	return false
+}
+
+func (a *folding) fill(now time.Time) {
+	if passed := now.Sub(a.at); passed > 0 {
+		a.tokens = min(foldBurst, a.tokens+foldRate*passed.Seconds())
+		a.at = now
+	}
+}
+
+func (a *folding) hold(r Record) {
+	key := foldKey{r.Kind, r.SandboxID, r.KeyID, r.What, r.Decision, r.Rule, r.Reason, string(r.Detail)}
+	if held := a.held[key]; held != nil {
+		held.Count++
+		return
+	}
+	if len(a.held) >= foldKinds || a.bytes+len(r.Detail) > foldBytes {
+		a.over[strings.TrimSpace(string(r.Kind)+" "+r.Decision)]++
+		a.sample = r
+		return
+	}
+	r.Count = 1
+	a.held[key] = &r
+	a.bytes += len(r.Detail)
+}
+
+// take gives what is held, and what was left out as counts.
+func (f *fold) take() []Record {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var records []Record
+	now := time.Now()
+	for name, a := range f.actors {
+		for _, r := range a.held {
+			if r.Count == 1 {
+				r.Count = 0
+			}
+			records = append(records, *r)
+		}
+		if len(a.over) > 0 {
+			r := note(whatFold, "too many different records in a short time; these were only counted", map[string]any{"actor": name, "records": a.over})
+			r.SandboxID, r.KeyID = a.sample.SandboxID, a.sample.KeyID
+			records = append(records, r)
+		}
+		a.fill(now)
+		if len(a.held) == 0 && len(a.over) == 0 && a.tokens >= foldBurst {
+			delete(f.actors, name)
+			continue
+		}
+		a.held, a.bytes, a.over = map[foldKey]*Record{}, 0, map[string]int{}
+	}
+	return records
+}
