@@ -39,6 +39,9 @@ const (
 	Snapshot  Kind = "snapshot"  // a copy of a sandbox: a snapshot or a fork
 )
 
+// Kinds are all kinds.
+var Kinds = []Kind{Egress, Secret, Exec, FileOut, Port, Lifetime, Resources, Snapshot}
+
 // Decision is what is said of an action. The strictest of several counts.
 type Decision string
 
@@ -48,6 +51,9 @@ const (
 	Ask   Decision = "ask" // hold the action until a person has answered
 	Deny  Decision = "deny"
 )
+
+// Decisions are all decisions, the strictest last.
+var Decisions = []Decision{Allow, Ask, Deny}
 
 // Fields is a set of what may be unknown of an action.
 type Fields uint8
