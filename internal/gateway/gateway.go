@@ -24,10 +24,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
@@ -44,6 +46,14 @@ type Config struct {
 	Resolvers []netip.AddrPort
 	// Policy judges connections out and names. Nil is a new [Public].
 	Policy Policy
+	// Interceptor carries connections that the policy wants to see into. Without one,
+	// they are refused.
+	Interceptor Interceptor
+	// Inside serves HTTP to programs inside, at http://tombolo.internal/ (port 80 of the
+	// gateway's address). Nil: nothing is there.
+	Inside http.Handler
+	// Proxy is what TCP connections out are made through; nil is none. See SetProxy.
+	Proxy *Proxy
 	// OnDecision is told of every judgement, in order, from one goroutine at a
 	// time. It may be slow: what it cannot keep up with is dropped and counted
 	// in [Stats.EventsDropped].
@@ -64,9 +74,21 @@ type Network struct {
 	policy    atomic.Pointer[policyBox]
 	events    *events
 	names     *nameCache
+	standIns  *standIns
+	accounts  *accounts
 	buffers   *bufferBudget
+	arrivals  *rate.Limiter // of TCP connections out
 	ledger    *ledger
 	stale     stale
+	changes   atomic.Uint64 // of what policies say; see era
+
+	bandwidthOut, bandwidthIn *rate.Limiter // nil: none
+
+	proxy        atomic.Pointer[Proxy]
+	proxyTrouble rate.Sometimes
+	public       *Public // judges proxies
+	interception Interception
+	inside       *insideServer
 
 	namespace *namespace
 	link      *link
@@ -80,9 +102,9 @@ type Network struct {
 	mu      sync.Mutex
 	closed  bool
 	open    map[closer]struct{}
-	allowed map[closer]Request // those of open that a policy allowed
-	leaving []*insideConn      // closed, with data the sandbox has not taken
-	working sync.WaitGroup     // every goroutine that is not the stack's
+	allowed map[closer]judged // those of open that a policy allowed
+	leaving []*insideConn     // closed, with data the sandbox has not taken
+	working sync.WaitGroup    // every goroutine that is not the stack's
 	// stopTimer stops the end of what is stale.
 	stopTimer func()
 	end       func(ending) error // once
@@ -121,6 +143,11 @@ func start(ctx context.Context, cfg Config, namespaceIn func(dir string) (*names
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if cfg.Proxy != nil {
+		if err := cfg.Proxy.Check(); err != nil {
+			return nil, err
+		}
+	}
 	ns, err := namespaceIn(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -133,6 +160,9 @@ func start(ctx context.Context, cfg Config, namespaceIn func(dir string) (*names
 	lost = n.stale.keepAgents(lost)
 	if err := n.startStack(); err != nil {
 		return nil, errors.Join(fmt.Errorf("network in %s: %w", cfg.Dir, err), n.Close())
+	}
+	if n.inside != nil {
+		n.inside.start()
 	}
 	n.endInside(lost)
 	n.stopTimer = n.endLater()
@@ -154,22 +184,38 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		resolvers: newResolvers(cfg.Resolvers),
 		events:    &events{notify: cfg.OnDecision},
 		names:     newNameCache(limits.Names),
+		accounts:  newAccounts(),
 		buffers:   newBufferBudget(limits.BufferBytes),
+		arrivals:  rate.NewLimiter(rate.Limit(limits.NewConnections), 2*limits.NewConnections),
+		inside:    newInsideServer(cfg.Inside),
+		public:    NewPublic(),
+
+		bandwidthOut: newBandwidth(limits.BandwidthOut),
+		bandwidthIn:  newBandwidth(limits.BandwidthIn),
+		proxyTrouble: rate.Sometimes{Interval: proxyTroubleEvery},
+
 		ledger:    &ledger{},
 		namespace: ns,
 		dnsSlots:  make(chan struct{}, limits.DNSInFlight),
 		open:      map[closer]struct{}{},
-		allowed:   map[closer]Request{},
+		allowed:   map[closer]judged{},
 		stopTimer: func() {},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	var once sync.Once
-	var result error
+	var result, err error
 	n.end = func(how ending) error {
 		once.Do(func() { result = n.tearDown(how) })
 		return result
 	}
 	n.SetPolicy(cfg.Policy)
+	n.proxy.Store(cfg.Proxy)
+	if n.standIns, err = openStandIns(cfg.Dir); err != nil {
+		n.log.Warn("names that were looked up before are forgotten; programs look them up again", "dir", cfg.Dir, "error", err)
+	}
+	if cfg.Interceptor != nil {
+		n.interception = cfg.Interceptor.Intercept(warden{n})
+	}
 	return n
 }
 
@@ -201,6 +247,9 @@ func (n *Network) tearDown(how ending) error {
 		errs = append(errs, n.ledger.close())
 	}
 	n.stopTimer()
+	if n.inside != nil {
+		n.inside.stop()
+	}
 	n.mu.Lock()
 	n.closed = true
 	open := n.open
@@ -214,6 +263,10 @@ func (n *Network) tearDown(how ending) error {
 	for c := range open {
 		c.abort()
 	}
+	if n.interception != nil {
+		n.interception.Close()
+	}
+	errs = append(errs, n.standIns.close())
 	if n.stack != nil {
 		n.stack.Close()
 	}

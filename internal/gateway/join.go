@@ -16,19 +16,16 @@ import (
 // host.
 type carried struct {
 	inside  *insideConn
-	outside *net.TCPConn
+	outside *outsideConn
+	meter   meter
+	first   []byte // read from the inside already
 }
 
 // abort ends both sides at once, without the polite end that would claim that
 // everything had arrived.
 func (c *carried) abort() {
-	c.resetOutside()
+	c.outside.abort()
 	c.inside.abort()
-}
-
-func (c *carried) resetOutside() {
-	_ = c.outside.SetLinger(0) // these two fail when it is closed already
-	_ = c.outside.Close()
 }
 
 // join copies both ways until both directions have ended, one has failed, or
@@ -40,12 +37,13 @@ func (n *Network) join(c *carried) {
 	defer idle.stop()
 	defer c.inside.Close()
 	defer c.outside.Close()
-	fromOutside, err := newOutsideSource(c.outside, true)
+	fromOutside, err := c.fromOutside()
 	if err != nil {
 		c.abort()
 		return
 	}
 	fromInside := newInsideSource(c.inside, c.inside.endpoint, c.inside.queue)
+	fromInside.first = c.first
 	defer fromInside.stop()
 	defer c.passResetOn()()
 
@@ -54,10 +52,17 @@ func (n *Network) join(c *carried) {
 	go func() {
 		defer other.Done()
 		defer n.guard("copy in")
-		carry(c.inside, fromOutside, idle, c.abort)
+		carry(c.inside, fromOutside, idle, c.meter.in, c.abort)
 	}()
-	carry(c.outside, fromInside, idle, c.abort)
+	carry(c.outside, fromInside, idle, c.meter.out, c.abort)
 	other.Wait()
+}
+
+func (c *carried) fromOutside() (source, error) {
+	if c.outside.plain() {
+		return newOutsideSource(c.outside.tcp, true)
+	}
+	return readerSource{c.outside}, nil
 }
 
 // passResetOn resets the outside when the sandbox resets the inside, even while
@@ -66,7 +71,7 @@ func (n *Network) join(c *carried) {
 func (c *carried) passResetOn() (stop func()) {
 	entry := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) {
 		if tcp.EndpointState(c.inside.endpoint.State()) == tcp.StateError {
-			c.resetOutside()
+			c.outside.abort()
 		}
 	})
 	c.inside.queue.EventRegister(&entry)
@@ -87,8 +92,8 @@ type sink interface {
 }
 
 // carry copies until the source ends, and passes the end on.
-func carry(to sink, from source, idle *idleTimer, fail func()) {
-	if err := copyAll(to, from, idle); err != nil {
+func carry(to sink, from source, idle *idleTimer, m direction, fail func()) {
+	if err := copyAll(to, from, idle, m); err != nil {
 		fail()
 		return
 	}
@@ -97,11 +102,14 @@ func carry(to sink, from source, idle *idleTimer, fail func()) {
 	}
 }
 
-func copyAll(to io.Writer, from source, idle *idleTimer) error {
+func copyAll(to io.Writer, from source, idle *idleTimer, m direction) error {
 	for {
 		c, err := from.read()
 		if err == nil {
 			idle.touch()
+			err = m.pass(c.count)
+		}
+		if err == nil {
 			_, err = to.Write(c.bytes())
 		}
 		c.putBack()

@@ -3,72 +3,105 @@ package gateway
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 )
 
-// judged is a request and the policy that allowed it.
+// judged is a request that was allowed, and what tells whether that may have
+// changed since.
 type judged struct {
 	request Request
-	by      *policyBox
+	// enough: the verdict Inspect keeps it open too, since all within is judged by itself.
+	enough bool
+	era    era
 }
+
+// era is a time in which judgements stay what they are: it ends when the policy is
+// replaced or says that it changed.
+type era struct {
+	by      *policyBox
+	changes uint64
+}
+
+func (n *Network) era() era { return era{n.policy.Load(), n.changes.Load()} }
+
+func (j judged) allowedBy(v Verdict) bool { return v == Allow || j.enough && v == Inspect }
 
 var errDenied = errors.New("denied by the policy")
 
 // decide asks the policy of the moment and reports what it said. A policy that
-// panics denies. No policy can allow the sandbox's own network: what has those
-// addresses on the host's networks is something else.
-func (n *Network) decide(ctx context.Context, r Request) Decision {
-	return n.decideBy(ctx, n.policy.Load(), r)
-}
-
-func (n *Network) decideBy(ctx context.Context, p *policyBox, r Request) (d Decision) {
+// panics denies, and so does one that goes on after ctx ended. No policy can allow
+// what the gateway knows to be wrong.
+func (n *Network) decide(ctx context.Context, r Request) (d Decision) {
 	d = Decision{Reason: "the policy failed; see the log of the server"}
-	defer func() {
-		if !d.Allowed() {
-			n.counters.denied.Add(1)
-		}
-		n.events.send(Event{Request: r, Decision: d})
-	}()
-	if insideNet.Contains(r.Destination.Addr()) {
-		return Decision{Reason: "the gateway answers names only; reach your own services on 127.0.0.1"}
+	defer func() { n.report(r, d) }()
+	if why := impossible(r); why != "" {
+		return Decision{Reason: why}
 	}
 	defer n.guard("policy")
-	return p.Decide(ctx, r)
+	d = n.policy.Load().Decide(ctx, r)
+	if ctx.Err() != nil {
+		return Decision{Reason: context.Cause(ctx).Error()}
+	}
+	return d
 }
 
-// dialOutside judges the destination and dials just that from the host.
-func (n *Network) dialOutside(ctx context.Context, protocol Protocol, destination netip.AddrPort) (net.Conn, judged, error) {
-	j := judged{
-		request: Request{Protocol: protocol, Destination: destination, Name: n.names.find(destination.Addr())},
-		by:      n.policy.Load(),
+// impossible says why no policy may allow a request, or nothing. What has those
+// addresses on the host's networks is something else than what the sandbox means.
+func impossible(r Request) string {
+	addr := r.Destination.Addr()
+	switch {
+	case insideNet.Contains(addr):
+		return "the gateway answers names only; reach your own services on 127.0.0.1"
+	case standInNet.Contains(addr) && !r.Held:
+		return addr.String() + " stands for a name inside a sandbox, but for none here or none any more; look the name up again"
 	}
-	if d := n.decideBy(ctx, j.by, j.request); !d.Allowed() {
-		return nil, j, errDenied
-	}
-	dialer := net.Dialer{
-		Timeout: n.limits.DialTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: keepAliveIdle, Interval: keepAliveEvery, Count: keepAliveCount,
-		},
-	}
-	conn, err := dialer.DialContext(ctx, string(protocol), destination.String())
-	return conn, j, err
+	return ""
 }
 
-// stillAllowed lists c as allowed, so that Recheck finds it. If the policy was
-// replaced since c was judged it is judged again; the caller ends c on false.
+// report counts a judgement and tells of it.
+func (n *Network) report(r Request, d Decision) {
+	if d.Verdict == Deny {
+		n.counters.denied.Add(1)
+	}
+	n.events.send(Event{Request: r, Decision: d})
+}
+
+// deny is a judgement of the gateway itself.
+func (n *Network) deny(r Request, reason string) Decision {
+	d := Decision{Reason: reason, Readable: true}
+	n.report(r, d)
+	return d
+}
+
+// request is what is known of a connection or a flow before it says anything.
+func (n *Network) request(protocol Protocol, destination netip.AddrPort) Request {
+	r := Request{Protocol: protocol, Destination: destination}
+	if r.Name = n.standIns.name(destination.Addr()); r.Name != "" {
+		r.Names, r.Held = []string{r.Name}, true
+		return r
+	}
+	if r.Names = n.names.find(destination.Addr()); len(r.Names) > 0 {
+		r.Name = r.Names[0]
+	}
+	return r
+}
+
+// stillAllowed lists c as allowed, so that Recheck finds it. If the policy may have
+// changed since c was judged it is judged again; the caller ends c on false.
 func (n *Network) stillAllowed(c closer, j judged) bool {
 	n.mu.Lock()
-	n.allowed[c] = j.request
+	n.allowed[c] = j
 	n.mu.Unlock()
-	again := j.request
-	again.Again = true
-	if n.policy.Load() == j.by || n.decide(n.ctx, again).Allowed() {
+	if n.era() == j.era || n.allowsAgain(n.ctx, j) {
 		return true
 	}
 	n.forget(c)
 	return false
+}
+
+func (n *Network) allowsAgain(ctx context.Context, j judged) bool {
+	j.request.Again = true
+	return j.allowedBy(n.decide(ctx, j.request).Verdict)
 }
 
 func (n *Network) forget(c closer) {
@@ -77,24 +110,50 @@ func (n *Network) forget(c closer) {
 	delete(n.allowed, c)
 }
 
-// Recheck asks the policy about every connection and flow out that is open and
-// ends those it denies. Call it after SetPolicy if the new rules are to hold for
-// what was allowed before. It returns early, with ctx's error, when ctx ends.
+// Recheck asks the policy about every connection, flow and request out that is open
+// and ends those it denies, and forgets the names that may not be asked for any
+// more. Call it after SetPolicy, or when a policy changed by itself, if the new
+// rules are to hold for what was allowed before. It returns early, with ctx's error,
+// when ctx ends.
 func (n *Network) Recheck(ctx context.Context) error {
+	n.changes.Add(1)
+	if err := n.recheckNames(ctx); err != nil {
+		return err
+	}
 	n.mu.Lock()
-	open := make(map[closer]Request, len(n.allowed))
-	for c, r := range n.allowed {
-		open[c] = r
+	open := make(map[closer]judged, len(n.allowed))
+	for c, j := range n.allowed {
+		open[c] = j
 	}
 	n.mu.Unlock()
-	for c, r := range open {
+	for c, j := range open {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		r.Again = true
-		if !n.decide(ctx, r).Allowed() {
+		if !n.allowsAgain(ctx, j) || !n.allowsWithin(ctx, c) {
 			c.abort()
 		}
 	}
 	return nil
+}
+
+// recheckNames asks for each name that is remembered, without a report: nobody asked
+// for one now.
+func (n *Network) recheckNames(ctx context.Context) error {
+	gone := map[string]bool{}
+	for name := range n.names.all() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !n.mayAskFor(ctx, Request{Protocol: DNS, Name: name, Again: true}) {
+			gone[name] = true
+		}
+	}
+	n.names.drop(gone)
+	return nil
+}
+
+func (n *Network) mayAskFor(ctx context.Context, r Request) (may bool) {
+	defer n.guard("policy")
+	return n.policy.Load().Decide(ctx, r).Allowed()
 }

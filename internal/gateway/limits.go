@@ -5,20 +5,26 @@ import "time"
 // Limits bound what one sandbox may use of the host. A zero field takes the
 // default in its comment.
 type Limits struct {
-	Connections int           // open TCP connections out: 1024
-	Pending     int           // TCP connections out that are being judged or dialled: 256
-	UDPFlows    int           // pairs of a UDP address inside and one outside: 512
-	DNSInFlight int           // questions being answered: 64
-	Names       int           // addresses whose asked name is remembered: 4096
-	BufferBytes int           // shared by the buffers of TCP connections out: 64 MiB
-	DialTimeout time.Duration // of a connection out: 30 s
-	TCPIdle     time.Duration // without a byte in either direction: 2 h
-	UDPIdle     time.Duration // the same for a flow: 60 s
+	Connections    int           // open TCP connections out: 2560
+	NewConnections int           // TCP connections out that are begun, a second, twice that at once: 1000
+	Pending        int           // TCP connections out that are being judged or dialled: 256
+	Held           int           // connections, flows and requests that wait for an answer: 64
+	UDPFlows       int           // pairs of a UDP address inside and one outside: 512
+	DNSInFlight    int           // questions being answered: 64
+	Names          int           // pairs of an address and a name asked for that are remembered: 4096
+	BufferBytes    int           // shared by the buffers of TCP connections out: 64 MiB
+	BandwidthOut   int           // of what connections and flows carry out, bytes a second: none
+	BandwidthIn    int           // the same inwards: none
+	DialTimeout    time.Duration // of a connection out: 30 s
+	TCPIdle        time.Duration // without a byte in either direction: 2 h
+	UDPIdle        time.Duration // the same for a flow: 60 s
 }
 
 func (l Limits) withDefaults() Limits {
-	setDefault(&l.Connections, 1024)
+	setDefault(&l.Connections, 2560)
+	setDefault(&l.NewConnections, 1000)
 	setDefault(&l.Pending, 256)
+	setDefault(&l.Held, 64)
 	setDefault(&l.UDPFlows, 512)
 	setDefault(&l.DNSInFlight, 64)
 	setDefault(&l.Names, 4096)

@@ -16,9 +16,11 @@ const (
 	// DNS is a question for a name, asked of the gateway. The Request has no
 	// Destination.
 	DNS Protocol = "dns"
-	// DNSAnswer is one address in the answer to a question; port 0. Denied, it
-	// is left out of the answer. Connections to it are judged again. Decide
-	// must not wait on anything here.
+	// DNSAnswer is one address that a name leads to, Name the name. In the answer to a
+	// question the port is 0: denied, the address is left out, and connections to it are
+	// judged again. With a port it is what a connection to a name that was [Later] is
+	// to be dialled at, after that was allowed: denied, it is not. Decide must not wait
+	// on anything here.
 	DNSAnswer Protocol = "dns-answer"
 	// TLS is a connection whose client began a TLS handshake and names Name in it;
 	// empty when it names none.
@@ -44,11 +46,12 @@ type Request struct {
 	// connection name (by TLS or HTTP) only what really has the address.
 	Names []string
 	// Held: no address of the name was ever asked for; Destination stands for it
-	// inside only. See [Later].
+	// inside only. See [Later] and Decision.Readable.
 	Held bool
 
-	// Again: of something that is open already, which a changed policy is asked about.
-	// Decide must not wait on anybody then.
+	// Again: of something that is open already, which a changed policy is asked about
+	// (see [Network.Recheck]). Decide must not wait on anybody then: what would have to
+	// be asked about is denied.
 	Again bool
 
 	// Of HTTP.
@@ -63,9 +66,10 @@ type Verdict int
 const (
 	Deny Verdict = iota
 	Allow
-	// Inspect: too little is known. Of TCP the gateway looks at what the client sends
-	// first and asks again; of TLS it ends the TLS itself, with a certificate of its
-	// own, and asks again about each request within.
+	// Inspect: too little is known. Of TCP the gateway completes the handshake inside,
+	// looks at what the client sends first and asks again, as TLS, Opaque or, for each
+	// request, HTTP; of TLS it ends the TLS itself, with a certificate of its own, and
+	// asks again about each request within. Of the others it denies.
 	Inspect
 	// Later, of DNS only: the name may lead somewhere, but not before somebody was
 	// asked, and must not be sent out until then. The gateway answers with an address
@@ -87,14 +91,22 @@ type Decision struct {
 	// Ask says how the program inside can ask for what was refused, in words; empty when
 	// it cannot.
 	Ask string
+	// Readable, of a deny, has the program inside told why where its protocol has words
+	// for it: HTTP, and TLS where there is an [Interceptor], are answered 403. A connection to
+	// port 80 or 443 is opened for that; any other is reset without ever looking open.
+	// A question for a name is answered with an address that stands for it, so that a
+	// connection can be told. Without, it is answered that there is no such name.
+	Readable bool
 }
 
 // Allowed tells whether the decision is to allow.
 func (d Decision) Allowed() bool { return d.Verdict == Allow }
 
 // Policy decides on every connection, flow, question and request of a sandbox.
-// Decide may be called by many goroutines at once and may wait, until ctx ends: a
-// connection is held open meanwhile, and ctx ends when the sandbox closes it.
+// Decide may be called by many goroutines at once. It may wait, until ctx ends, for
+// all but DNS and DNSAnswer: a connection that waits longer than a moment is open to the
+// sandbox meanwhile, and ctx ends when the sandbox closes it. How many may wait is
+// limited (Limits.Held); what is too many is denied.
 type Policy interface {
 	Decide(ctx context.Context, r Request) Decision
 }

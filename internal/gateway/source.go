@@ -40,6 +40,7 @@ type insideSource struct {
 	queue    *waiter.Queue
 	entry    waiter.Entry
 	notify   chan struct{}
+	first    []byte // was read before
 }
 
 const readable = waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr
@@ -55,6 +56,12 @@ func newInsideSource(conn io.Reader, endpoint tcpip.Endpoint, queue *waiter.Queu
 func (s *insideSource) stop() { s.queue.EventUnregister(&s.entry) }
 
 func (s *insideSource) read() (chunk, error) {
+	if len(s.first) > 0 {
+		c := takeChunk()
+		c.count = copy(c.buffer[:], s.first)
+		s.first = s.first[c.count:]
+		return c, nil
+	}
 	for s.endpoint.Readiness(readable) == 0 {
 		<-s.notify
 	}
@@ -108,4 +115,20 @@ func (s *outsideSource) tryRead(fd uintptr) bool {
 	c.count = max(count, 0)
 	s.got, s.err = c, err
 	return true
+}
+
+// readerSource reads from what has no socket of its own to wait at, with a buffer
+// at all times.
+type readerSource struct{ from io.Reader }
+
+func (s readerSource) read() (chunk, error) {
+	c := takeChunk()
+	var err error
+	for c.count == 0 && err == nil {
+		c.count, err = s.from.Read(c.buffer[:])
+	}
+	if c.count > 0 {
+		err = nil // it comes again
+	}
+	return c, err
 }

@@ -14,6 +14,7 @@ type Stats struct {
 	ConnectionsIn   uint64 // connections dialled into the sandbox
 	OpenConnections int64  // out, now
 	UDPFlows        int64  // now
+	Held            int64  // connections, flows and requests that wait for an answer, now
 	Questions       uint64 // DNS
 	Denied          uint64 // judgements that said no
 	OverLimit       uint64 // connections, flows and questions dropped because of a limit
@@ -23,7 +24,7 @@ type Stats struct {
 
 type counters struct {
 	connectionsOut, connectionsIn, questions, denied, overLimit, panics atomic.Uint64
-	openConnections, udpFlows                                           atomic.Int64
+	openConnections, udpFlows, held                                     atomic.Int64
 }
 
 // Stats returns the counts of this moment.
@@ -33,6 +34,7 @@ func (n *Network) Stats() Stats {
 		ConnectionsIn:   n.counters.connectionsIn.Load(),
 		OpenConnections: n.counters.openConnections.Load(),
 		UDPFlows:        n.counters.udpFlows.Load(),
+		Held:            n.counters.held.Load(),
 		Questions:       n.counters.questions.Load(),
 		Denied:          n.counters.denied.Load(),
 		OverLimit:       n.counters.overLimit.Load() + n.stack.Stats().TCP.ForwardMaxInFlightDrop.Value(),

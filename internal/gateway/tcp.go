@@ -20,56 +20,43 @@ const (
 	settleLimit = 2 * time.Minute
 )
 
-// serveTCP carries one connection that the sandbox opens. The outside is
-// dialled before the handshake inside is answered, so that what happens there
-// shows inside: a connection that is denied, refused or unreachable is reset,
-// and never looks open. The forwarder calls it in a goroutine of its own, and
-// bounds how many have not completed the handshake.
+// serveTCP takes one connection that the sandbox opens. The forwarder calls it in a
+// goroutine of its own, and bounds how many have not completed the handshake.
 func (n *Network) serveTCP(request *tcp.ForwarderRequest) {
-	answered := false
-	answer := func(reset bool) {
-		if !answered {
-			answered = true
-			request.Complete(reset)
-		}
-	}
+	a := &arrival{n: n, request: request, destination: localEnd(request.ID())}
 	if !n.begin() {
-		answer(true)
+		a.end()
 		return
 	}
 	defer n.working.Done()
-	defer n.guard("TCP connection")
-	defer answer(true)
-
-	if n.counters.openConnections.Add(1) > int64(n.limits.Connections) {
-		n.counters.openConnections.Add(-1)
-		n.counters.overLimit.Add(1)
+	if !n.admit() {
+		a.end()
 		return
 	}
 	defer n.counters.openConnections.Add(-1)
+	defer n.guard("TCP connection")
+	defer a.end()
 
-	destination := localEnd(request.ID())
-	if destination == netip.AddrPortFrom(gatewayAddr, dnsPort) {
-		n.serveTCPQuestions(request, answer)
-		return
+	switch a.destination {
+	case netip.AddrPortFrom(gatewayAddr, dnsPort):
+		a.serveQuestions()
+	case netip.AddrPortFrom(gatewayAddr, insidePort):
+		a.serveInside()
+	default:
+		a.serve()
 	}
-	outside, judged, err := n.dialOutside(n.ctx, TCP, destination)
-	if err != nil {
-		return
+}
+
+// admit counts a connection in, unless there are too many.
+func (n *Network) admit() bool {
+	if n.arrivals.Allow() {
+		if n.counters.openConnections.Add(1) <= int64(n.limits.Connections) {
+			return true
+		}
+		n.counters.openConnections.Add(-1)
 	}
-	size := n.buffers.take()
-	defer n.buffers.give(size)
-	inside, err := n.accept(request, size)
-	if err != nil {
-		outside.Close()
-		return
-	}
-	answer(false)
-	n.counters.connectionsOut.Add(1)
-	c := &carried{inside: inside, outside: outside.(*net.TCPConn)}
-	limitHostBuffers(c.outside, size)
-	n.carryConnection(c, judged)
-	inside.settle(settleLimit)
+	n.counters.overLimit.Add(1)
+	return false
 }
 
 func (n *Network) carryConnection(c *carried, j judged) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -68,12 +69,11 @@ func (n *Network) serveUDP(request *udp.ForwarderRequest) bool {
 }
 
 func (n *Network) carryFlow(request *udp.ForwarderRequest) {
-	conn, judged, err := n.dialOutside(n.ctx, UDP, localEnd(request.ID()))
+	outside, judged, err := n.dialFlow(localEnd(request.ID()))
 	if err != nil {
 		n.link.sendFrame(portUnreachable(request.ID()))
 		return
 	}
-	outside := conn.(*net.UDPConn)
 	defer outside.Close()
 	var queue waiter.Queue
 	endpoint, createErr := request.CreateEndpoint(&queue)
@@ -101,19 +101,38 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 
 	idle := newIdleTimer(n.limits.UDPIdle, flow.abort)
 	defer idle.stop()
+	meter := n.meter(judged.request)
 	in := make(chan error, 1)
 	go func() {
 		var err error
 		defer func() { in <- err }()
 		defer n.guard("UDP flow in")
 		defer flow.abort()
-		err = copyDatagrams(flow.inside, fromOutside, idle)
+		err = copyDatagrams(flow.inside, fromOutside, idle, meter.in)
 	}()
-	err = copyDatagrams(outside, fromInside, idle)
+	err = copyDatagrams(outside, fromInside, idle, meter.out)
 	flow.abort()
 	if err = errors.Join(err, <-in); errors.Is(err, unix.ECONNREFUSED) {
 		n.link.sendFrame(portUnreachable(request.ID()))
 	}
+}
+
+// dialFlow judges a flow and connects a socket to just its destination.
+func (n *Network) dialFlow(destination netip.AddrPort) (*net.UDPConn, judged, error) {
+	j := judged{request: n.request(UDP, destination), era: n.era()}
+	if d := n.decideHeld(n.ctx, j.request, nil); !d.Allowed() {
+		n.accounts.of(j.request).denied.Add(1)
+		return nil, j, errDenied
+	}
+	addresses, err := n.addressesOf(n.ctx, j.request)
+	if err != nil {
+		return nil, j, err
+	}
+	conn, err := n.dialer().DialContext(n.ctx, "udp", netip.AddrPortFrom(addresses[0], destination.Port()).String())
+	if err != nil {
+		return nil, j, err
+	}
+	return conn.(*net.UDPConn), j, nil
 }
 
 // udpFlow is the two sockets of a flow.
@@ -131,11 +150,14 @@ func (f *udpFlow) abort() {
 // copyDatagrams copies until the source ends or fails, or the outside says
 // ECONNREFUSED: the port is closed there. A datagram that is not taken for
 // another reason is lost.
-func copyDatagrams(to io.Writer, from source, idle *idleTimer) error {
+func copyDatagrams(to io.Writer, from source, idle *idleTimer, m direction) error {
 	for {
 		c, err := from.read()
 		if err == nil {
 			idle.touch()
+			err = m.pass(c.count)
+		}
+		if err == nil {
 			if _, lost := to.Write(c.bytes()); errors.Is(lost, unix.ECONNREFUSED) {
 				err = lost
 			}

@@ -1,0 +1,148 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// outsideConn is a connection of the host's to where a sandbox wants to.
+type outsideConn struct {
+	net.Conn
+	tcp *net.TCPConn // below Conn; the same unless a proxy wants TLS
+}
+
+// CloseWrite ends the direction out.
+func (c *outsideConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.tcp.CloseWrite()
+}
+
+// abort ends the connection at once, with a reset.
+func (c *outsideConn) abort() {
+	_ = c.tcp.SetLinger(0) // these two fail when it is closed already
+	_ = c.tcp.Close()
+}
+
+// plain tells whether bytes can be read from the socket itself.
+func (c *outsideConn) plain() bool { return c.Conn == net.Conn(c.tcp) }
+
+// dialJudged connects to the destination of a request that was allowed, and to nothing
+// else: its address, or one that its name leads to now if it was held.
+func (n *Network) dialJudged(ctx context.Context, r Request) (*outsideConn, error) {
+	addresses, err := n.addressesOf(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	var failed []error
+	for _, addr := range addresses {
+		conn, err := n.dialTCP(ctx, netip.AddrPortFrom(addr, r.Destination.Port()))
+		if err == nil {
+			return conn, nil
+		}
+		if failed = append(failed, err); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(failed...)
+}
+
+// maxDialled is how many addresses of a name are tried.
+const maxDialled = 4
+
+func (n *Network) addressesOf(ctx context.Context, r Request) ([]netip.Addr, error) {
+	addr := r.Destination.Addr()
+	if !r.Held {
+		if impossible(r) != "" {
+			return nil, errDenied
+		}
+		return []netip.Addr{addr}, nil
+	}
+	found, err := n.lookup(ctx, r.Name, r.Destination.Port())
+	if err != nil {
+		return nil, err
+	}
+	return found[:min(len(found), maxDialled)], nil
+}
+
+// lookup asks the name servers for the addresses of a name that may be asked for, and
+// remembers those that the policy lets through; never none without an error.
+func (n *Network) lookup(ctx context.Context, name string, port uint16) ([]netip.Addr, error) {
+	question := dnsQuestion(name)
+	answer, err := n.resolvers.ask(ctx, question, false)
+	if err != nil {
+		return nil, err
+	}
+	var found []netip.Addr
+	denied := ""
+	for _, addr := range addressesIn(answer.Answer) {
+		d := n.decide(ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, port), Name: name})
+		if !d.Allowed() {
+			denied = d.Reason
+			continue
+		}
+		n.names.add(addr, name)
+		found = append(found, addr)
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case denied != "":
+		return nil, fmt.Errorf("%s leads to no address that is allowed: %s", name, denied)
+	default:
+		return nil, fmt.Errorf("%s has no address", name)
+	}
+}
+
+// dialTCP connects to just that address, through the proxy if there is one.
+func (n *Network) dialTCP(ctx context.Context, to netip.AddrPort) (*outsideConn, error) {
+	if p := n.proxy.Load(); p != nil {
+		return n.dialByProxy(ctx, p, to)
+	}
+	return n.dialHost(ctx, to)
+}
+
+func (n *Network) dialHost(ctx context.Context, to netip.AddrPort) (*outsideConn, error) {
+	conn, err := n.dialer().DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	return &outsideConn{Conn: conn, tcp: conn.(*net.TCPConn)}, nil
+}
+
+func (n *Network) dialer() *net.Dialer {
+	return &net.Dialer{
+		Timeout: n.limits.DialTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: keepAliveIdle, Interval: keepAliveEvery, Count: keepAliveCount,
+		},
+	}
+}
+
+// loaned is a connection to the outside that an [Interception] uses. It ends with the
+// network.
+type loaned struct {
+	*outsideConn
+	n     *Network
+	close sync.Once
+}
+
+// Close ends the connection.
+func (c *loaned) Close() error {
+	c.close.Do(func() { c.n.untrack(c) })
+	return c.outsideConn.Close()
+}
+
+func (n *Network) loan(conn *outsideConn) (net.Conn, error) {
+	c := &loaned{outsideConn: conn, n: n}
+	if !n.track(c) {
+		conn.abort()
+		return nil, ErrClosed
+	}
+	return c, nil
+}

@@ -1,0 +1,187 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// inspect looks at what the client sends first, which tells what the connection is
+// for, and judges it by that.
+func (a *arrival) inspect(r Request) {
+	if a.accept() != nil {
+		return
+	}
+	f := &flight{conn: a.inside}
+	_ = a.inside.SetReadDeadline(time.Now().Add(a.firstPatience()))
+	if f.more() != nil {
+		if a.inside.endedInside() || a.n.ctx.Err() != nil {
+			a.reset()
+			return
+		}
+		a.serveSilent(r, f)
+		return
+	}
+	a.inspectFlight(r, f)
+}
+
+// firstPatience is how long a client may say nothing. Those of web servers speak
+// first; on other ports some wait for the server.
+func (a *arrival) firstPatience() time.Duration {
+	if port := a.destination.Port(); port == portHTTP || port == portHTTPS {
+		return flightPatience
+	}
+	return silence
+}
+
+const (
+	portHTTP  = 80
+	portHTTPS = 443
+)
+
+// inspectFlight goes on when the client has sent something.
+func (a *arrival) inspectFlight(r Request, f *flight) {
+	_ = a.inside.SetReadDeadline(time.Now().Add(flightPatience))
+	is, err := f.what()
+	if err != nil {
+		a.unreadable(r, f, fmt.Sprintf("what the client sent first is no whole request: %v", err))
+		return
+	}
+	switch is {
+	case speaksTLS:
+		a.inspectTLS(r, f)
+	case speaksHTTP:
+		a.inspectHTTP(r, f)
+	default:
+		a.inspectOpaque(r, f)
+	}
+}
+
+// unreadable refuses what nobody can tell the meaning of.
+func (a *arrival) unreadable(r Request, f *flight, reason string) {
+	r.Protocol = Opaque
+	a.refuseFlight(r, f, a.n.deny(r, reason))
+}
+
+func (a *arrival) inspectOpaque(r Request, f *flight) {
+	r.Protocol = Opaque
+	era := a.n.era()
+	d := a.decide(r)
+	if !d.Allowed() {
+		a.refuseFlight(r, f, a.n.needAllow(r, d))
+		return
+	}
+	a.carry(judged{request: r, era: era}, f.kept)
+}
+
+// needAllow makes a deny of a verdict that means nothing there.
+func (n *Network) needAllow(r Request, d Decision) Decision {
+	if d.Verdict == Deny {
+		return d
+	}
+	return n.deny(r, "nothing more can be found out about the connection, and the policy does not allow it as it is")
+}
+
+func (a *arrival) inspectTLS(r Request, f *flight) {
+	r.Protocol, r.Encrypted = TLS, true
+	h, err := readHello(f)
+	if err != nil {
+		a.unreadable(r, f, fmt.Sprintf("the TLS handshake cannot be read: %v", err))
+		return
+	}
+	if why := a.nameOf(&r, h); why != "" {
+		a.refuseFlight(r, f, a.n.deny(r, why))
+		return
+	}
+	era := a.n.era()
+	d := a.n.judgeNamed(a.n.ctx, r, a.decide)
+	j := judged{request: r, era: era}
+	switch {
+	case d.Allowed() && h.encrypted:
+		a.refuseFlight(r, f, a.n.deny(r, "the TLS handshake hides the name of the server (Encrypted Client Hello): turn that off in the client"))
+	case d.Allowed():
+		a.carry(j, f.kept)
+	case d.Verdict == Inspect:
+		j.enough = true
+		a.intercept(j, f)
+	default:
+		a.refuseFlight(r, f, a.n.needAllow(r, d))
+	}
+}
+
+// nameOf sets the name of a request to the one in a hello. It says why the hello is
+// to be refused, or nothing.
+func (a *arrival) nameOf(r *Request, h hello) string {
+	looked := r.Name
+	r.Name = ""
+	if h.name != "" {
+		name, err := HostName(h.name)
+		if err != nil {
+			return fmt.Sprintf("the name in the TLS handshake is none: %v", err)
+		}
+		r.Name = name
+	}
+	if r.Held && r.Name != looked {
+		return disagree(r.Name, looked)
+	}
+	return ""
+}
+
+// disagree says that a connection to what stands for a name says another one.
+func disagree(says, looked string) string {
+	if says == "" {
+		return fmt.Sprintf("the connection names no host, and %s was looked up", looked)
+	}
+	return fmt.Sprintf("the connection is for %s, and %s was looked up", says, looked)
+}
+
+func (a *arrival) inspectHTTP(r Request, f *flight) {
+	if a.n.interception == nil {
+		r.Protocol = HTTP
+		a.refuseFlight(r, f, a.n.deny(r, noInterception))
+		return
+	}
+	a.intercept(judged{request: r, enough: true, era: a.n.era()}, f)
+}
+
+const noInterception = "requests cannot be looked at here, and the policy does not allow the connection without"
+
+// judgeNamed judges a request that says its name, which must lead to its destination.
+// Who asks the name servers about it tells them the name: so it is asked before the
+// judgement only if the name may be asked for, and else after it was allowed.
+func (n *Network) judgeNamed(ctx context.Context, r Request, decide func(Request) Decision) Decision {
+	leads := r.Name == "" || r.Held || n.names.has(r.Destination.Addr(), r.Name)
+	if !leads && n.mayAskFor(ctx, Request{Protocol: DNS, Name: r.Name}) {
+		if !n.leadsTo(ctx, r) {
+			return n.deny(r, leadsElsewhere(r))
+		}
+		leads = true
+	}
+	d := decide(r)
+	if d.Verdict != Deny && !leads && !n.leadsTo(ctx, r) {
+		return n.deny(r, leadsElsewhere(r))
+	}
+	return d
+}
+
+// leadsTo asks the name servers.
+func (n *Network) leadsTo(ctx context.Context, r Request) bool {
+	found, _ := n.lookup(ctx, r.Name, 0) // without an answer it leads nowhere
+	for _, addr := range found {
+		if addr == r.Destination.Addr() {
+			return true
+		}
+	}
+	return false
+}
+
+func leadsElsewhere(r Request) string {
+	return fmt.Sprintf("the name %s does not lead to the address %s", r.Name, r.Destination.Addr())
+}
+
+// literal returns the address that a host is given as, in its one usual form.
+func literal(host string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(host)
+	return addr, err == nil && addr.Is4() && addr.String() == host
+}

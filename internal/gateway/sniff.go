@@ -1,0 +1,186 @@
+package gateway
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// maxFlight is how much a client may send before it is clear what it speaks, bytes.
+	maxFlight = 64 << 10
+	// flightPatience is how long it may take for that.
+	flightPatience = 10 * time.Second
+	// silence is how long a client waits before it is taken for one that waits for the
+	// server, on ports where that is usual.
+	silence = 300 * time.Millisecond
+
+	maxMethod = 32 // bytes; that of an HTTP request
+)
+
+// spoken is what a client's first bytes are.
+type spoken int
+
+const (
+	unclear    spoken = iota // more bytes are needed
+	speaksTLS                // a TLS record with a handshake
+	speaksHTTP               // a request line, or what a server could take for one
+	opaque                   // neither
+)
+
+// sniff tells by its first bytes what a client speaks. What some server could take
+// for TLS or HTTP must not be opaque: its name would not be looked at.
+func sniff(b []byte) spoken {
+	if len(b) == 0 {
+		return unclear
+	}
+	if b[0] == recordHandshake {
+		return sniffTLS(b)
+	}
+	return sniffHTTP(b)
+}
+
+const (
+	recordHandshake = 0x16 // RFC 8446, 5.1
+	recordMajor     = 3
+)
+
+func sniffTLS(b []byte) spoken {
+	switch {
+	case len(b) == 1:
+		return unclear
+	case b[1] == recordMajor:
+		return speaksTLS
+	default:
+		return opaque
+	}
+}
+
+// sniffHTTP takes a method and a space as the beginning of a request, also after
+// empty lines, which servers skip (RFC 9112, 2.2). The line counts as HTTP if it says
+// so anywhere, however badly formed, and if its method is one of HTTP's: HTTP/0.9 says
+// nothing more.
+func sniffHTTP(b []byte) spoken {
+	line := bytes.TrimLeft(b, "\r\n")
+	method := bytes.IndexFunc(line, func(r rune) bool { return !isTokenChar(r) })
+	switch {
+	case method < 0 && len(line) <= maxMethod:
+		return unclear
+	case method <= 0 || method > maxMethod || line[method] != ' ' && line[method] != '\t':
+		return opaque
+	}
+	end := bytes.IndexByte(line, '\n')
+	if end < 0 {
+		return unclear
+	}
+	if bytes.Contains(bytes.ToUpper(line[:end]), []byte("HTTP/")) || slices.Contains(httpMethods, strings.ToUpper(string(line[:method]))) {
+		return speaksHTTP
+	}
+	return opaque
+}
+
+var httpMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
+
+// isTokenChar is RFC 9110, 5.6.2.
+func isTokenChar(r rune) bool {
+	return r > ' ' && r < 0x7f && !strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+}
+
+// flight reads what a client sends first, and keeps it.
+type flight struct {
+	conn net.Conn
+	kept []byte
+	at   int // of kept, what Read returns next
+}
+
+var errFlightTooLong = errors.New("the client sent 64 KiB and it is still not clear what it wants")
+
+// more reads once.
+func (f *flight) more() error {
+	if len(f.kept) >= maxFlight {
+		return errFlightTooLong
+	}
+	c := takeChunk()
+	defer c.putBack()
+	count, err := f.conn.Read(c.buffer[:maxFlight-len(f.kept)])
+	f.kept = append(f.kept, c.buffer[:count]...)
+	if count > 0 {
+		return nil
+	}
+	return err
+}
+
+// Read is for who reads from the beginning.
+func (f *flight) Read(b []byte) (int, error) {
+	if f.at == len(f.kept) {
+		if err := f.more(); err != nil {
+			return 0, err
+		}
+	}
+	count := copy(b, f.kept[f.at:])
+	f.at += count
+	return count, nil
+}
+
+// what reads until it is clear what the client speaks.
+func (f *flight) what() (spoken, error) {
+	for {
+		if is := sniff(f.kept); is != unclear {
+			return is, nil
+		}
+		if err := f.more(); err != nil {
+			return unclear, err
+		}
+	}
+}
+
+// hello is what a TLS handshake begins with (ClientHello).
+type hello struct {
+	name      string // as the client says it; empty when it names none
+	encrypted bool   // another hello is hidden in it (ECH)
+}
+
+// Extensions that hide the real hello: ECH (RFC 9849) and its drafts, ESNI.
+const (
+	extensionESNI     = 0xffce
+	extensionECHFirst = 0xfe08 // of the drafts
+	extensionECH      = 0xfe0d
+)
+
+// readHello reads a hello with the parser of crypto/tls, which puts together what is
+// split over records and refuses what is malformed, has an extension or a
+// name twice, or is no hello.
+func readHello(from io.Reader) (hello, error) {
+	var h hello
+	enough := errors.New("seen enough")
+	server := tls.Server(helloConn{from}, &tls.Config{
+		MinVersion: tls.VersionTLS10, //nolint:gosec // nothing is spoken
+		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
+			h.name = info.ServerName
+			h.encrypted = slices.ContainsFunc(info.Extensions, func(e uint16) bool {
+				return e == extensionESNI || e >= extensionECHFirst && e <= extensionECH
+			})
+			return nil, enough
+		},
+	})
+	if err := server.Handshake(); !errors.Is(err, enough) {
+		return hello{}, err
+	}
+	return h, nil
+}
+
+// helloConn is read from only.
+type helloConn struct{ io.Reader }
+
+func (helloConn) Write(b []byte) (int, error)      { return len(b), nil }
+func (helloConn) Close() error                     { return nil }
+func (helloConn) LocalAddr() net.Addr              { return nil }
+func (helloConn) RemoteAddr() net.Addr             { return nil }
+func (helloConn) SetDeadline(time.Time) error      { return nil }
+func (helloConn) SetReadDeadline(time.Time) error  { return nil }
+func (helloConn) SetWriteDeadline(time.Time) error { return nil }
