@@ -31,5 +31,6 @@ js_clients() { # NAME: into NAME/node_modules from NAME/package-lock.json
 mkdir -p "$clients"
 python_clients python
 python_clients python-old
+python_clients world
 js_clients js
 js_clients js-old
