@@ -48,6 +48,8 @@ require (
 	modernc.org/sqlite v1.62.0
 )
 
+require github.com/andybalholm/brotli v1.3.0
+
 require (
 	github.com/agext/levenshtein v1.2.3 // indirect
 	github.com/aws/smithy-go v1.28.9 // indirect

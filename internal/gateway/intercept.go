@@ -18,8 +18,11 @@ type Interceptor interface {
 // Interception carries connections of one network request by request.
 type Interception interface {
 	// Carry speaks HTTP with the client of c until one of both ends it, and closes
-	// c.Conn. It returns early when ctx ends; so do the judgements that wait.
-	Carry(ctx context.Context, c Intercepted)
+	// c.Conn. It returns early when ctx ends; so do the judgements that wait. ctx should
+	// end when the client has closed its side: with a body that nobody reads yet, that is
+	// not seen here. The error says, in words, why TLS did not come about, which mostly
+	// is that the client does not trust the certificate; nil whatever comes after.
+	Carry(ctx context.Context, c Intercepted) error
 	// Close ends every connection, also those to the outside.
 	Close()
 }

@@ -1,0 +1,69 @@
+package intercept
+
+import (
+	"errors"
+	"net/url"
+	"path"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxDecodings is how often a path is decoded to look for what hides in it. One that
+// is still encoded then is refused.
+const maxDecodings = 4
+
+var (
+	errPathForm    = errors.New("the path does not begin with a slash")
+	errPathDots    = errors.New("the path has a dot segment, which servers read in different ways: send it resolved")
+	errPathSlash   = errors.New("the path has a backslash, which servers read in different ways")
+	errPathControl = errors.New("the path has a control character")
+	errPathText    = errors.New("the path is not UTF-8")
+	errPathDepth   = errors.New("the path is percent-encoded many times over")
+)
+
+// judgedPath is the path that a request is judged by: decoded once and cleaned. It is
+// an error when servers may take the path for another one than that.
+func judgedPath(u *url.URL) (string, error) {
+	if u.Path == "*" {
+		return "*", nil // of OPTIONS
+	}
+	if u.Path == "" {
+		return "/", nil
+	}
+	if u.Path[0] != '/' {
+		return "", errPathForm
+	}
+	decoded := u.Path
+	for range maxDecodings {
+		if err := checkPath(decoded); err != nil {
+			return "", err
+		}
+		// Some servers decode again.
+		again, err := url.PathUnescape(decoded)
+		if err != nil || again == decoded {
+			return path.Clean(u.Path), nil
+		}
+		decoded = again
+	}
+	return "", errPathDepth
+}
+
+func checkPath(p string) error {
+	if !utf8.ValidString(p) {
+		return errPathText
+	}
+	if strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return errPathControl
+	}
+	if strings.ContainsRune(p, '\\') {
+		return errPathSlash
+	}
+	for segment := range strings.SplitSeq(p, "/") {
+		// Some servers cut parameters off before they look at the segment.
+		segment, _, _ = strings.Cut(segment, ";")
+		if segment == "." || segment == ".." {
+			return errPathDots
+		}
+	}
+	return nil
+}
