@@ -249,3 +249,24 @@ type DueDelivery struct {
 	Event   Event
 	Webhook Webhook
 }
+
+// Hold is the record of an action that waits, or waited, for a person.
+type Hold struct {
+	ID        string `json:"id"`
+	SandboxID string `json:"sandboxID"` // empty: of one that is not there yet
+	KeyID     string `json:"keyID"`     // the sandbox's owner
+	State     string `json:"state"`     // an approval.State
+	// EndedAt is when it was decided, or ended otherwise; zero while it is pending.
+	EndedAt time.Time `json:"endedAt,omitzero"`
+	// Data is the whole of it. The store does not look into it.
+	Data json.RawMessage `json:"data"`
+}
+
+// Grant is the record of what an answer left.
+type Grant struct {
+	ID string `json:"id"`
+	// SandboxID is the sandbox that it goes with; empty: it outlives sandboxes.
+	SandboxID string          `json:"sandboxID,omitempty"`
+	Until     time.Time       `json:"until,omitzero"` // zero: no end
+	Data      json.RawMessage `json:"data"`           // as of Hold
+}

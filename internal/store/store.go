@@ -1,6 +1,6 @@
 // Package store owns the durable records of a server: keys, sandboxes,
 // templates and their builds, volumes, events, webhooks and what is delivered to
-// them. It holds the interface, the records and the secrets of keys; an
+// them, and of what waits for a person's approval. It holds the interface, the records and the secrets of keys; an
 // implementation lives in a folder of its own and passes storetest. It knows no
 // other package of the core and touches no files but its own.
 package store
@@ -21,6 +21,8 @@ var (
 	ErrFull = errors.New("no more of these may be in the store")
 	// ErrDefaultTag: the tag default cannot be taken off by itself.
 	ErrDefaultTag = errors.New("the tag " + DefaultTag + " cannot be removed")
+	// ErrEnded: the record is of something that has ended, and stays as it is.
+	ErrEnded = errors.New("has ended and does not change any more")
 )
 
 // Store keeps records beyond the life of a process.
@@ -69,6 +71,7 @@ type Store interface {
 	Events
 	Webhooks
 	Deliveries
+	Approvals
 
 	Close() error
 }
@@ -273,4 +276,47 @@ type DeliveryFilter struct {
 	Kinds     []string        // of their events; empty: all
 	Before    int64           // a Delivery.Seq: only older ones; 0: from the newest
 	Most      int             // > 0
+}
+
+// Approvals are actions that wait for a person, called holds, and the grants that
+// answers leave.
+type Approvals interface {
+	// AddHold stores a new one. ErrExists when its id is taken.
+	AddHold(ctx context.Context, h Hold) error
+	Hold(ctx context.Context, id string) (Hold, error)
+	// Holds lists those a filter selects, newest first.
+	Holds(ctx context.Context, f HoldFilter) ([]Hold, error)
+	// PendingHolds lists those that have not ended, oldest first.
+	PendingHolds(ctx context.Context) ([]Hold, error)
+	// UpdateHold stores State, EndedAt and Data of h in place of those of the pending
+	// hold with its id and, in the same step, the grants that it leaves. ErrEnded when
+	// that hold is not pending any more: of several who end one, one does.
+	UpdateHold(ctx context.Context, h Hold, leaves ...Grant) error
+	// PruneHolds deletes, of each sandbox's holds that ended, those that did before a
+	// time and all but the newest keepPerSandbox. It returns how many it deleted.
+	PruneHolds(ctx context.Context, endedBefore time.Time, keepPerSandbox int) (int, error)
+
+	// AddGrant stores a new one. ErrExists when its id is taken.
+	AddGrant(ctx context.Context, g Grant) error
+	// Grants lists all, oldest first.
+	Grants(ctx context.Context) ([]Grant, error)
+	// DeleteGrant removes one. Of several who do one gets nil, the others ErrNotFound.
+	DeleteGrant(ctx context.Context, id string) error
+	// DeleteGrantsOf removes those that go with a sandbox, and tells how many.
+	DeleteGrantsOf(ctx context.Context, sandboxID string) (int, error)
+	// PruneGrants removes those whose time was over at now, and tells how many.
+	PruneGrants(ctx context.Context, now time.Time) (int, error)
+
+	// ApprovalChanges is a number that grows with every change of a hold or grant, by
+	// whichever process. It is cheap to ask for.
+	ApprovalChanges(ctx context.Context) (int64, error)
+}
+
+// HoldFilter selects holds; zero values select all.
+type HoldFilter struct {
+	SandboxID string
+	KeyID     string
+	States    []string
+	Before    string // the id of one: only older ones; none when it is gone
+	Most      int    // > 0
 }

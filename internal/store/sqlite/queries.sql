@@ -268,3 +268,56 @@ DELETE FROM deliveries WHERE seq IN (
     SELECT d.seq FROM deliveries d
     WHERE d.webhook_id = sqlc.arg(webhook_id) AND d.state <> 'pending' AND (d.seq <= sqlc.arg(last) OR d.ended_at < sqlc.arg(before))
     ORDER BY d.seq LIMIT sqlc.arg(most));
+
+-- name: AddHold :exec
+INSERT INTO holds (id, sandbox_id, key_id, state, ended_at, record) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: Hold :one
+SELECT * FROM holds WHERE id = ?;
+
+-- name: Holds :many
+SELECT * FROM holds
+WHERE (CAST(sqlc.arg(sandbox_id) AS TEXT) = '' OR sandbox_id = sqlc.arg(sandbox_id))
+  AND (CAST(sqlc.arg(key_id) AS TEXT) = '' OR key_id = sqlc.arg(key_id))
+  AND (CAST(sqlc.arg(states) AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(sqlc.arg(states))))
+  AND (CAST(sqlc.arg(before) AS TEXT) = '' OR seq < (SELECT b.seq FROM holds b WHERE b.id = sqlc.arg(before)))
+ORDER BY seq DESC LIMIT sqlc.arg(most);
+
+-- name: PendingHolds :many
+SELECT * FROM holds WHERE ended_at = 0 ORDER BY seq;
+
+-- name: UpdateHold :execrows
+UPDATE holds SET state = ?, ended_at = ?, record = ? WHERE id = ? AND ended_at = 0;
+
+-- name: SandboxesWithHolds :many
+SELECT sandbox_id FROM holds WHERE ended_at <> 0 GROUP BY sandbox_id;
+
+-- name: HoldBeyond :one
+SELECT seq FROM holds WHERE sandbox_id = ? AND ended_at <> 0 ORDER BY seq DESC LIMIT 1 OFFSET sqlc.arg(skip);
+
+-- name: PruneHolds :execrows
+DELETE FROM holds WHERE seq IN (
+    SELECT h.seq FROM holds h
+    WHERE h.sandbox_id = sqlc.arg(sandbox_id) AND h.ended_at <> 0 AND (h.seq <= sqlc.arg(last) OR h.ended_at < sqlc.arg(before))
+    ORDER BY h.seq LIMIT sqlc.arg(most));
+
+-- name: AddGrant :exec
+INSERT INTO grants (id, sandbox_id, until, record) VALUES (?, ?, ?, ?);
+
+-- name: Grants :many
+SELECT * FROM grants ORDER BY seq;
+
+-- name: DeleteGrant :execrows
+DELETE FROM grants WHERE id = ?;
+
+-- name: DeleteGrantsOf :execrows
+DELETE FROM grants WHERE sandbox_id = ?;
+
+-- name: PruneGrants :execrows
+DELETE FROM grants WHERE until <> 0 AND until <= ?;
+
+-- name: ApprovalsChanged :exec
+UPDATE approval_changes SET count = count + 1;
+
+-- name: ApprovalChanges :one
+SELECT count FROM approval_changes;

@@ -4,6 +4,10 @@
 
 package query
 
+type ApprovalChange struct {
+	Count int64
+}
+
 type Build struct {
 	ID         string
 	TemplateID string
@@ -38,6 +42,24 @@ type Event struct {
 	KeyID     string
 	SandboxID string
 	Kind      string
+	Record    string
+}
+
+type Grant struct {
+	Seq       int64
+	ID        string
+	SandboxID string
+	Until     int64
+	Record    string
+}
+
+type Hold struct {
+	Seq       int64
+	ID        string
+	SandboxID string
+	KeyID     string
+	State     string
+	EndedAt   int64
 	Record    string
 }
 

@@ -104,6 +104,52 @@ func (q *Queries) AddEvent(ctx context.Context, arg AddEventParams) (int64, erro
 	return seq, err
 }
 
+const addGrant = `-- name: AddGrant :exec
+INSERT INTO grants (id, sandbox_id, until, record) VALUES (?, ?, ?, ?)
+`
+
+type AddGrantParams struct {
+	ID        string
+	SandboxID string
+	Until     int64
+	Record    string
+}
+
+func (q *Queries) AddGrant(ctx context.Context, arg AddGrantParams) error {
+	_, err := q.db.ExecContext(ctx, addGrant,
+		arg.ID,
+		arg.SandboxID,
+		arg.Until,
+		arg.Record,
+	)
+	return err
+}
+
+const addHold = `-- name: AddHold :exec
+INSERT INTO holds (id, sandbox_id, key_id, state, ended_at, record) VALUES (?, ?, ?, ?, ?, ?)
+`
+
+type AddHoldParams struct {
+	ID        string
+	SandboxID string
+	KeyID     string
+	State     string
+	EndedAt   int64
+	Record    string
+}
+
+func (q *Queries) AddHold(ctx context.Context, arg AddHoldParams) error {
+	_, err := q.db.ExecContext(ctx, addHold,
+		arg.ID,
+		arg.SandboxID,
+		arg.KeyID,
+		arg.State,
+		arg.EndedAt,
+		arg.Record,
+	)
+	return err
+}
+
 const addKey = `-- name: AddKey :exec
 INSERT INTO keys (id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout,
                   max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval)
@@ -283,6 +329,26 @@ func (q *Queries) AllWebhooks(ctx context.Context) ([]Webhook, error) {
 		return nil, err
 	}
 	return items, nil
+}
+
+const approvalChanges = `-- name: ApprovalChanges :one
+SELECT count FROM approval_changes
+`
+
+func (q *Queries) ApprovalChanges(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, approvalChanges)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const approvalsChanged = `-- name: ApprovalsChanged :exec
+UPDATE approval_changes SET count = count + 1
+`
+
+func (q *Queries) ApprovalsChanged(ctx context.Context) error {
+	_, err := q.db.ExecContext(ctx, approvalsChanged)
+	return err
 }
 
 const build = `-- name: Build :one
@@ -478,6 +544,30 @@ DELETE FROM builds WHERE template_id = ? AND finished_at <> 0
 func (q *Queries) DeleteFinishedBuildsOf(ctx context.Context, templateID string) error {
 	_, err := q.db.ExecContext(ctx, deleteFinishedBuildsOf, templateID)
 	return err
+}
+
+const deleteGrant = `-- name: DeleteGrant :execrows
+DELETE FROM grants WHERE id = ?
+`
+
+func (q *Queries) DeleteGrant(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteGrant, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const deleteGrantsOf = `-- name: DeleteGrantsOf :execrows
+DELETE FROM grants WHERE sandbox_id = ?
+`
+
+func (q *Queries) DeleteGrantsOf(ctx context.Context, sandboxID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteGrantsOf, sandboxID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const deleteKey = `-- name: DeleteKey :exec
@@ -967,6 +1057,128 @@ func (q *Queries) EventsNewestFirst(ctx context.Context, arg EventsNewestFirstPa
 	return items, nil
 }
 
+const grants = `-- name: Grants :many
+SELECT seq, id, sandbox_id, until, record FROM grants ORDER BY seq
+`
+
+func (q *Queries) Grants(ctx context.Context) ([]Grant, error) {
+	rows, err := q.db.QueryContext(ctx, grants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Grant
+	for rows.Next() {
+		var i Grant
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ID,
+			&i.SandboxID,
+			&i.Until,
+			&i.Record,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const hold = `-- name: Hold :one
+SELECT seq, id, sandbox_id, key_id, state, ended_at, record FROM holds WHERE id = ?
+`
+
+func (q *Queries) Hold(ctx context.Context, id string) (Hold, error) {
+	row := q.db.QueryRowContext(ctx, hold, id)
+	var i Hold
+	err := row.Scan(
+		&i.Seq,
+		&i.ID,
+		&i.SandboxID,
+		&i.KeyID,
+		&i.State,
+		&i.EndedAt,
+		&i.Record,
+	)
+	return i, err
+}
+
+const holdBeyond = `-- name: HoldBeyond :one
+SELECT seq FROM holds WHERE sandbox_id = ? AND ended_at <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?2
+`
+
+type HoldBeyondParams struct {
+	SandboxID string
+	Skip      int64
+}
+
+func (q *Queries) HoldBeyond(ctx context.Context, arg HoldBeyondParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, holdBeyond, arg.SandboxID, arg.Skip)
+	var seq int64
+	err := row.Scan(&seq)
+	return seq, err
+}
+
+const holds = `-- name: Holds :many
+SELECT seq, id, sandbox_id, key_id, state, ended_at, record FROM holds
+WHERE (CAST(?1 AS TEXT) = '' OR sandbox_id = ?1)
+  AND (CAST(?2 AS TEXT) = '' OR key_id = ?2)
+  AND (CAST(?3 AS TEXT) = '[]' OR state IN (SELECT value FROM json_each(?3)))
+  AND (CAST(?4 AS TEXT) = '' OR seq < (SELECT b.seq FROM holds b WHERE b.id = ?4))
+ORDER BY seq DESC LIMIT ?5
+`
+
+type HoldsParams struct {
+	SandboxID string
+	KeyID     string
+	States    string
+	Before    string
+	Most      int64
+}
+
+func (q *Queries) Holds(ctx context.Context, arg HoldsParams) ([]Hold, error) {
+	rows, err := q.db.QueryContext(ctx, holds,
+		arg.SandboxID,
+		arg.KeyID,
+		arg.States,
+		arg.Before,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Hold
+	for rows.Next() {
+		var i Hold
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ID,
+			&i.SandboxID,
+			&i.KeyID,
+			&i.State,
+			&i.EndedAt,
+			&i.Record,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const keyByHash = `-- name: KeyByHash :one
 SELECT id, name, hash, prefix, created_at, last_used, max_sandboxes, max_timeout, max_create_rate, max_cpus, max_memory, max_disk, max_snapshots, roles, approves, self_approval FROM keys WHERE hash = ?
 `
@@ -1174,6 +1386,41 @@ func (q *Queries) NextDelivery(ctx context.Context, now int64) (int64, error) {
 	return column_1, err
 }
 
+const pendingHolds = `-- name: PendingHolds :many
+SELECT seq, id, sandbox_id, key_id, state, ended_at, record FROM holds WHERE ended_at = 0 ORDER BY seq
+`
+
+func (q *Queries) PendingHolds(ctx context.Context) ([]Hold, error) {
+	rows, err := q.db.QueryContext(ctx, pendingHolds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Hold
+	for rows.Next() {
+		var i Hold
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ID,
+			&i.SandboxID,
+			&i.KeyID,
+			&i.State,
+			&i.EndedAt,
+			&i.Record,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const prunableBuilds = `-- name: PrunableBuilds :many
 SELECT id FROM builds b WHERE b.finished_at <> 0 AND (b.finished_at < ?1 OR (
     SELECT COUNT(*) FROM builds n WHERE n.template_id = b.template_id AND n.finished_at <> 0
@@ -1248,6 +1495,45 @@ type PruneEventsParams struct {
 
 func (q *Queries) PruneEvents(ctx context.Context, arg PruneEventsParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, pruneEvents, arg.KeyID, arg.Last, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const pruneGrants = `-- name: PruneGrants :execrows
+DELETE FROM grants WHERE until <> 0 AND until <= ?
+`
+
+func (q *Queries) PruneGrants(ctx context.Context, until int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, pruneGrants, until)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const pruneHolds = `-- name: PruneHolds :execrows
+DELETE FROM holds WHERE seq IN (
+    SELECT h.seq FROM holds h
+    WHERE h.sandbox_id = ?1 AND h.ended_at <> 0 AND (h.seq <= ?2 OR h.ended_at < ?3)
+    ORDER BY h.seq LIMIT ?4)
+`
+
+type PruneHoldsParams struct {
+	SandboxID string
+	Last      int64
+	Before    int64
+	Most      int64
+}
+
+func (q *Queries) PruneHolds(ctx context.Context, arg PruneHoldsParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, pruneHolds,
+		arg.SandboxID,
+		arg.Last,
+		arg.Before,
+		arg.Most,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -1365,6 +1651,33 @@ func (q *Queries) Sandbox(ctx context.Context, id string) (string, error) {
 	var record string
 	err := row.Scan(&record)
 	return record, err
+}
+
+const sandboxesWithHolds = `-- name: SandboxesWithHolds :many
+SELECT sandbox_id FROM holds WHERE ended_at <> 0 GROUP BY sandbox_id
+`
+
+func (q *Queries) SandboxesWithHolds(ctx context.Context) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, sandboxesWithHolds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var sandbox_id string
+		if err := rows.Scan(&sandbox_id); err != nil {
+			return nil, err
+		}
+		items = append(items, sandbox_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const setTemplatePublic = `-- name: SetTemplatePublic :exec
@@ -1615,6 +1928,30 @@ func (q *Queries) UpdateDelivery(ctx context.Context, arg UpdateDeliveryParams) 
 		arg.ID,
 	)
 	return err
+}
+
+const updateHold = `-- name: UpdateHold :execrows
+UPDATE holds SET state = ?, ended_at = ?, record = ? WHERE id = ? AND ended_at = 0
+`
+
+type UpdateHoldParams struct {
+	State   string
+	EndedAt int64
+	Record  string
+	ID      string
+}
+
+func (q *Queries) UpdateHold(ctx context.Context, arg UpdateHoldParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, updateHold,
+		arg.State,
+		arg.EndedAt,
+		arg.Record,
+		arg.ID,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const updateKey = `-- name: UpdateKey :exec
