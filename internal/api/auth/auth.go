@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,13 +97,14 @@ func (p Principal) IsOwner() bool { return p.owner }
 // KeyID is that of the key; empty for the owner.
 func (p Principal) KeyID() string { return p.key.ID }
 
-// Actor is what records call the caller: "owner" or "key:<id>".
+// Actor is what records call the caller: "owner" or "key:<id>"; empty for the zero
+// Principal.
 func (p Principal) Actor() string {
 	switch {
 	case p.owner:
 		return "owner"
 	case p.key.ID == "":
-		return "nobody"
+		return ""
 	}
 	return "key:" + p.key.ID
 }
@@ -145,4 +147,14 @@ func With(ctx context.Context, p Principal) context.Context {
 func From(ctx context.Context) Principal {
 	p, _ := ctx.Value(contextKey{}).(Principal)
 	return p
+}
+
+// Same tells whether a caller that was found a while ago has the same rights still.
+func (k Keys) Same(ctx context.Context, p Principal) bool {
+	if p.owner {
+		return true
+	}
+	now, err := k.Store.KeyByHash(ctx, p.key.Hash)
+	return err == nil && now.ID == p.key.ID && slices.Equal(now.Roles, p.key.Roles) &&
+		slices.Equal(now.Approves, p.key.Approves) && now.SelfApproval == p.key.SelfApproval
 }
