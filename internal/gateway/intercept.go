@@ -48,7 +48,8 @@ type Intercepted struct {
 // methods are called by many goroutines at once.
 type Warden interface {
 	// Judge decides on one HTTP request. It may wait until ctx ends, which it does when
-	// the client goes away. Of a request in the clear, Name is what the client says: a
+	// the client goes away, and else when the request is over. ctx has the values of the one
+	// that Carry was given. Of a request in the clear, Name is what the client says: a
 	// name that does not have the Destination must not be allowed.
 	Judge(ctx context.Context, r Request) Decision
 	// Rewrite changes a request that was allowed, before it is sent: headers are set,

@@ -91,11 +91,23 @@ type refusalWords struct {
 	Error  string `json:"error"` // "refused": it is this sandbox's policy that answers
 	Reason string `json:"reason"`
 	Rule   string `json:"rule,omitempty"`
-	ID     string `json:"id,omitempty"`
+	ID     string `json:"requestId,omitempty"`
 	Ask    string `json:"ask,omitempty"`
 	Host   string `json:"host,omitempty"`
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
+}
+
+// RefusedHeader is in every answer that refuses a request. It has the id of the
+// decision, or "-" when that has none.
+const RefusedHeader = "Tombolo-Refused"
+
+// RefusedBy is the value of [RefusedHeader] for a decision.
+func RefusedBy(d Decision) string {
+	if d.ID == "" {
+		return "-"
+	}
+	return d.ID
 }
 
 // RefusalBody is what a program inside gets, with status 403, in place of the answer
@@ -128,8 +140,8 @@ func answerRefusal(conn *insideConn, from io.Reader, r Request, d Decision) {
 	}
 	r.Method, r.Path = request.Method, request.URL.Path
 	body := RefusalBody(r, d)
-	head := "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " +
-		strconv.Itoa(len(body)) + "\r\n\r\n"
+	head := "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nConnection: close\r\n" +
+		RefusedHeader + ": " + RefusedBy(d) + "\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	if request.Method == http.MethodHead {
 		body = nil
 	}

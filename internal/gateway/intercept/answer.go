@@ -7,68 +7,42 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 )
 
-// Headers of answers that come from here and not from the destination.
+// FailedHeader is in every answer that comes from here and is no refusal. It has the
+// code of the answer.
+const FailedHeader = "Tombolo-Failed"
+
+// code says for programs why a request has no answer of its destination's.
+type code string
+
 const (
-	// RefusedHeader has the id of the decision, or "-" when it has none.
-	RefusedHeader = "Tombolo-Refused"
-	// FailedHeader is there when a request was not refused, but could not be answered.
-	FailedHeader = "Tombolo-Failed"
+	badRequest  code = "bad-request" // it cannot be said what it is for
+	misdirected code = "misdirected" // it is for another host than its connection
+	tooMany     code = "too-many"    // requests are under way
+	noAnswer    code = "no-answer"   // came from the destination, or none that may be passed on
 )
 
-// answer is the body of an answer that comes from here.
-type answer struct {
-	Error     string `json:"error"` // what happened, in words
-	Reason    string `json:"reason,omitempty"`
-	Rule      string `json:"rule,omitempty"`
-	RequestID string `json:"requestId,omitempty"`
-	Ask       string `json:"ask,omitempty"` // how to ask for what was refused
-}
-
 func refuse(w http.ResponseWriter, r gateway.Request, d gateway.Decision) {
-	id := d.ID
-	if id == "" {
-		id = "-"
-	}
-	w.Header().Set(RefusedHeader, id)
-	send(w, http.StatusForbidden, answer{
-		Error:     "The network policy of this sandbox refused " + describe(r),
-		Reason:    d.Reason,
-		Rule:      d.Rule,
-		RequestID: d.ID,
-		Ask:       d.Ask,
-	})
+	w.Header().Set(gateway.RefusedHeader, gateway.RefusedBy(d))
+	send(w, http.StatusForbidden, gateway.RefusalBody(r, d))
 }
 
-// fail says why there is no answer of the destination's.
-func fail(w http.ResponseWriter, status int, what, reason string) {
-	w.Header().Set(FailedHeader, "1")
-	send(w, status, answer{Error: what, Reason: reason})
-}
-
-func send(w http.ResponseWriter, status int, a answer) {
-	body, err := json.Marshal(a)
+// fail says why there is no answer of the destination's, in the form of a refusal.
+func fail(w http.ResponseWriter, status int, c code, reason string) {
+	w.Header().Set(FailedHeader, string(c))
+	body, err := json.Marshal(struct {
+		Error  code   `json:"error"`
+		Reason string `json:"reason"`
+	}{c, reason})
 	if err != nil {
 		panic(err) // strings only
 	}
+	send(w, status, append(body, '\n'))
+}
+
+func send(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the client may be gone
-}
-
-// describe is a request in words, without its query.
-func describe(r gateway.Request) string {
-	scheme, usual := "http", uint16(80)
-	if r.Encrypted {
-		scheme, usual = "https", 443
-	}
-	at := r.Name
-	if port := r.Destination.Port(); at == "" || port != usual {
-		if at == "" {
-			at = addrText(r.Destination.Addr())
-		}
-		at = hostPort(at, port)
-	}
-	return r.Method + " " + scheme + "://" + at + r.Path
+	_, _ = w.Write(body) // the client may be gone
 }

@@ -24,7 +24,7 @@ func answerError(w http.ResponseWriter, r *http.Request, err error) {
 		refuse(w, x.request, refusal.Decision)
 		return
 	}
-	fail(w, http.StatusBadGateway, "There is no answer to "+describe(x.request), explain(x.upstream, err))
+	fail(w, http.StatusBadGateway, noAnswer, explain(x.upstream, err))
 }
 
 // explain says in words what went wrong with a destination.

@@ -2,10 +2,13 @@ package intercept
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/tombolo-dev/tombolo/internal/gateway"
 )
 
 // host is what a request says it is for.
@@ -24,9 +27,7 @@ func (h host) String() string {
 
 var errHost = errors.New("the Host is not a name or an address, with or without a port")
 
-// parseHost reads the Host of a request. What programs may read as an address in
-// another spelling ("0x7f.1", "2130706433") is an error, and so is what is not ASCII: a
-// client sends names in their ASCII form.
+// parseHost reads the Host of a request.
 func parseHost(s string) (host, error) {
 	text, port, err := splitPort(s)
 	if err != nil {
@@ -42,9 +43,9 @@ func parseHost(s string) (host, error) {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Is4() {
 		return host{addr: addr, port: port}, nil
 	}
-	name := strings.ToLower(strings.TrimSuffix(text, "."))
-	if !isName(name) {
-		return host{}, errHost
+	name, err := gateway.HostName(text)
+	if err != nil {
+		return host{}, fmt.Errorf("the Host is none: %w", err)
 	}
 	return host{name: name, port: port}, nil
 }
@@ -62,22 +63,6 @@ func splitPort(s string) (text string, port uint16, err error) {
 		return "", 0, errHost
 	}
 	return s[:colon], uint16(n), nil
-}
-
-// isName tells whether s, in lower case, can be a name of the DNS.
-func isName(s string) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	last := ""
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-		last = label
-	}
-	// Of the last label programs decide whether it is an address.
-	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(last, "0x")
 }
 
 // hostPort is the destination as a URL has it.

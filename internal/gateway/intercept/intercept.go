@@ -73,7 +73,8 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // sandboxes can fill it
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, carriedKey{}, carriedOf(c))
+			carried := carriedOf(c)
+			return context.WithValue(valued{ctx, carried.ctx}, carriedKey{}, carried)
 		},
 	}
 }
@@ -202,6 +203,19 @@ func (c *carried) Close() (err error) {
 }
 
 type carriedKey struct{}
+
+// valued is a context with the values of another, too.
+type valued struct {
+	context.Context
+	also context.Context
+}
+
+func (v valued) Value(key any) any {
+	if value := v.Context.Value(key); value != nil {
+		return value
+	}
+	return v.also.Value(key)
+}
 
 // carriedOf finds the connection under TLS.
 func carriedOf(c net.Conn) *carried {

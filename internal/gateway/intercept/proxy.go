@@ -45,7 +45,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if wrong != nil {
-		fail(w, wrong.status, "This request cannot be sent on: "+wrong.words, "")
+		fail(w, wrong.status, wrong.code, wrong.words)
 		return
 	}
 	select {
@@ -53,7 +53,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-c.session.slots }()
 	default:
 		w.Header().Set("Retry-After", "1")
-		fail(w, http.StatusServiceUnavailable, "This sandbox has too many requests under way", "")
+		fail(w, http.StatusServiceUnavailable, tooMany, "this sandbox has too many requests under way")
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())

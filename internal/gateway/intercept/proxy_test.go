@@ -58,7 +58,7 @@ func TestRequestAndAnswerPassAsTheyAre(t *testing.T) {
 		require.Equal(t, http.StatusTeapot, res.StatusCode)
 		require.Equal(t, "PUT "+req.URL.Host+" "+req.URL.RequestURI(), res.Header.Get("X-Seen"))
 		require.Equal(t, []string{"9.9.9.9", "", ""}, res.Header["X-Headers"])
-		for _, name := range []string{"Content-Type", "Date", "Via", intercept.FailedHeader, intercept.RefusedHeader} {
+		for _, name := range []string{"Content-Type", "Date", "Via", intercept.FailedHeader, gateway.RefusedHeader} {
 			require.NotContains(t, res.Header, name, "nothing is put in")
 		}
 		require.Equal(t, gateway.Request{
@@ -77,8 +77,8 @@ func TestRefusalIsReadable(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusForbidden, res.StatusCode)
 		require.Equal(t, "application/json", res.Header.Get("Content-Type"))
-		require.Equal(t, "dec_1", res.Header.Get(intercept.RefusedHeader))
-		require.JSONEq(t, `{"error":"The network policy of this sandbox refused POST `+w.url("/x")+`","reason":"no uploads","rule":"key/uploads","requestId":"dec_1","ask":"wait"}`, string(body))
+		require.Equal(t, "dec_1", res.Header.Get(gateway.RefusedHeader))
+		require.JSONEq(t, `{"error":"refused","reason":"no uploads","rule":"key/uploads","requestId":"dec_1","ask":"wait","host":"localhost","method":"POST","path":"/x"}`, string(body))
 		require.Zero(t, w.dials())
 	})
 }
