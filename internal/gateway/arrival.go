@@ -113,10 +113,10 @@ func (a *arrival) carry(j judged, first []byte) {
 		a.reset()
 		return
 	}
-	a.join(j, outside, first)
+	a.join(j, outside, a.n.meter(j.request), first)
 }
 
-func (a *arrival) join(j judged, outside *outsideConn, first []byte) {
+func (a *arrival) join(j judged, outside *outsideConn, m meter, first []byte) {
 	if err := a.accept(); err != nil {
 		_ = outside.Close()
 		return
@@ -124,7 +124,7 @@ func (a *arrival) join(j judged, outside *outsideConn, first []byte) {
 	a.n.counters.connectionsOut.Add(1)
 	limitHostBuffers(outside.tcp, a.size)
 	_ = a.inside.SetDeadline(time.Time{})
-	a.n.carryConnection(&carried{inside: a.inside, outside: outside, meter: a.n.meter(j.request), first: first}, j)
+	a.n.carryConnection(&carried{inside: a.inside, outside: outside, meter: m, first: first}, j)
 }
 
 // watchEnd calls fn when the sandbox ends the connection, or its direction, until

@@ -16,7 +16,7 @@ import (
 )
 
 // upstream is a name server on loopback, by UDP and TCP on one port.
-func upstream(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
+func upstream(t testing.TB, handler dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
 	listener := listenOutside(t)
 	packets, err := net.ListenPacket("udp4", listener.Addr().String())
@@ -69,7 +69,7 @@ func withResolvers(servers ...netip.AddrPort) func(*gateway.Config) {
 	return func(c *gateway.Config) { c.Resolvers = servers }
 }
 
-func ask(t *testing.T, n *gateway.Network, network, name string, kind uint16) *dns.Msg {
+func ask(t testing.TB, n *gateway.Network, network, name string, kind uint16) *dns.Msg {
 	t.Helper()
 	query := new(dns.Msg)
 	query.SetQuestion(name, kind)
@@ -77,7 +77,7 @@ func ask(t *testing.T, n *gateway.Network, network, name string, kind uint16) *d
 	return exchange(t, n, network, query)
 }
 
-func exchange(t *testing.T, n *gateway.Network, network string, query *dns.Msg) *dns.Msg {
+func exchange(t testing.TB, n *gateway.Network, network string, query *dns.Msg) *dns.Msg {
 	t.Helper()
 	conn, err := dialFromInside(t, n, network, "10.0.0.1:53")
 	require.NoError(t, err)

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 )
 
@@ -13,50 +15,55 @@ func (a *arrival) inspect(r Request) {
 	if a.accept() != nil {
 		return
 	}
-	f := &flight{conn: a.inside}
-	_ = a.inside.SetReadDeadline(time.Now().Add(a.firstPatience()))
-	if f.more() != nil {
-		if a.inside.endedInside() || a.n.ctx.Err() != nil {
-			a.reset()
-			return
-		}
-		a.serveSilent(r, f)
-		return
-	}
-	a.inspectFlight(r, f)
+	a.inspectFlight(r, &flight{conn: a.inside})
 }
 
-// firstPatience is how long a client may say nothing. Those of web servers speak
-// first; on other ports some wait for the server.
-func (a *arrival) firstPatience() time.Duration {
-	if port := a.destination.Port(); port == portHTTP || port == portHTTPS {
-		return flightPatience
+// inspectFlight reads until it is clear what the client speaks, and goes on by that.
+func (a *arrival) inspectFlight(r Request, f *flight) {
+	is, err := a.await(f)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		a.serveUnclear(r, f)
+	case err == errFlightTooLong:
+		a.unreadable(r, f, err.Error())
+	case err != nil:
+		a.reset()
+	case is == speaksTLS:
+		a.inspectTLS(r, f)
+	case is == speaksHTTP:
+		a.inspectHTTP(r, f)
+	default:
+		a.inspectOpaque(r, f)
 	}
-	return silence
+}
+
+// await reads until it is clear what the client speaks, or for some time: clients of web
+// servers speak first, on other ports some wait for the server.
+func (a *arrival) await(f *flight) (spoken, error) {
+	each := silence
+	if port := a.destination.Port(); port == portHTTP || port == portHTTPS {
+		each = flightPatience
+	}
+	until := time.Now().Add(flightPatience)
+	for {
+		if is := sniff(f.kept); is != unclear {
+			return is, nil
+		}
+		deadline := time.Now().Add(each)
+		if deadline.After(until) {
+			deadline = until
+		}
+		_ = a.inside.SetReadDeadline(deadline)
+		if err := f.more(); err != nil {
+			return unclear, err
+		}
+	}
 }
 
 const (
 	portHTTP  = 80
 	portHTTPS = 443
 )
-
-// inspectFlight goes on when the client has sent something.
-func (a *arrival) inspectFlight(r Request, f *flight) {
-	_ = a.inside.SetReadDeadline(time.Now().Add(flightPatience))
-	is, err := f.what()
-	if err != nil {
-		a.unreadable(r, f, fmt.Sprintf("what the client sent first is no whole request: %v", err))
-		return
-	}
-	switch is {
-	case speaksTLS:
-		a.inspectTLS(r, f)
-	case speaksHTTP:
-		a.inspectHTTP(r, f)
-	default:
-		a.inspectOpaque(r, f)
-	}
-}
 
 // unreadable refuses what nobody can tell the meaning of.
 func (a *arrival) unreadable(r Request, f *flight, reason string) {
@@ -85,6 +92,7 @@ func (n *Network) needAllow(r Request, d Decision) Decision {
 
 func (a *arrival) inspectTLS(r Request, f *flight) {
 	r.Protocol, r.Encrypted = TLS, true
+	_ = a.inside.SetReadDeadline(time.Now().Add(flightPatience))
 	h, err := readHello(f)
 	if err != nil {
 		a.unreadable(r, f, fmt.Sprintf("the TLS handshake cannot be read: %v", err))
