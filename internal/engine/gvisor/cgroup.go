@@ -128,13 +128,6 @@ func (g group) memoryUsage() (int64, error) {
 	return readInt(g.memoryFile("memory.usage_in_bytes", "memory.current"))
 }
 
-// memoryInUse is the memory that no reclaim can free: the usage less the page
-// cache of files. Shared memory counts, since gVisor keeps its guests' there.
-func (g group) memoryInUse() (int64, error) {
-	used, err := g.memory()
-	return max(0, used.total-used.cache), err
-}
-
 // memory is what a group's memory is used for, bytes.
 type memory struct {
 	total int64
@@ -143,6 +136,10 @@ type memory struct {
 	inside int64
 	cache  int64 // page cache of files on disk
 }
+
+// inUse is the memory that no reclaim can free: the usage less the page cache of
+// files. Shared memory counts, since gVisor keeps its guests' there.
+func (m memory) inUse() int64 { return max(0, m.total-m.cache) }
 
 func (g group) memory() (memory, error) {
 	usage, err := g.memoryUsage()

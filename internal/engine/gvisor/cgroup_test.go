@@ -36,11 +36,31 @@ func TestUnifiedStats(t *testing.T) {
 	require.EqualValues(t, 30*mebibyte, stats.MemoryBytes, "what processes inside use is shared memory")
 	require.EqualValues(t, 30*mebibyte, stats.CacheBytes)
 	require.EqualValues(t, 40*mebibyte, stats.EngineBytes, "the rest is the engine's")
-	inUse, err := g.memoryInUse()
+	memory, err := g.memory()
 	require.NoError(t, err)
-	require.EqualValues(t, 70*mebibyte, inUse, "page cache is not in use")
+	require.EqualValues(t, 70*mebibyte, memory.inUse(), "page cache is not in use")
 	require.Equal(t, 1500*time.Millisecond, stats.CPUTime)
 	require.EqualValues(t, 42, stats.Processes)
+}
+
+func TestWhatPressesOnMemory(t *testing.T) {
+	const limit = 240 * mebibyte
+	for _, c := range []struct {
+		why                   string
+		inside, engine, cache int64 // MiB
+		presses               bool
+	}{
+		{"nearly full, at rest", 231, 32, 0, false},
+		{"nearly full, and the engine has its garbage of a restore", 231, 84, 0, false},
+		{"nearly full, and its files are being written", 231, 32, 200, false},
+		{"the processes inside took what the engine leaves", 304, 30, 0, true},
+		{"the same while some page cache is left", 290, 30, 16, true},
+		{"the processes inside are above their limit, and there is room", 250, 30, 50, false},
+		{"the engine took more than its share for them", 200, 140, 0, true},
+	} {
+		m := memory{total: (c.inside + c.engine + c.cache) * mebibyte, inside: c.inside * mebibyte, cache: c.cache * mebibyte}
+		require.Equal(t, c.presses, m.presses(limit), c.why)
+	}
 }
 
 func TestUnifiedGroupSlowsBeforeItKills(t *testing.T) {

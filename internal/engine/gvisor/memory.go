@@ -121,14 +121,22 @@ func (g group) watchMemoryV2(limit int64) (*memoryWatch, error) {
 			if !changed(int(fd)) {
 				return false
 			}
-			// memory.high also counts reclaim of page cache, which is no pressure as
-			// long as the processes inside, less the engine, are below their limit.
-			used, err := g.memoryInUse()
-			return err == nil && used >= limit+engineMemory*3/4
+			used, err := g.memory()
+			return err == nil && used.presses(limit)
 		})
 		return errors.Join(ctx.Err(), err)
 	}
 	return &memoryWatch{wait: wait, close: func() { events.Close() }}, nil
+}
+
+// presses tells whether memory is short: the group is full, or nearly, and what the
+// processes inside hold is why. Page cache is none of it, since the kernel takes that
+// back, which memory.high counts as well. Nor is a group that is nearly full because
+// the engine has grown, as it does while it saves and restores and for a while
+// after, for it collects no garbage then: ending a process inside would not help.
+func (m memory) presses(limit int64) bool {
+	used := m.inUse()
+	return used >= limit+engineMemory || used >= limit+engineMemory*3/4 && m.inside >= limit
 }
 
 // changed tells whether a file of a group has changed since it was last asked:
@@ -208,17 +216,19 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 	var usedThen int64  // and what was used then
 	for round := 0; ; round++ {
 		i.group.setRoom(limit, room)
-		used, err := i.group.memoryInUse()
+		memory, err := i.group.memory()
 		if err != nil {
 			return ctx.Err() != nil // the group is gone: the instance has ended
 		}
-		// Below the limit again: the alarm is over. Narrowing fails while usage is
-		// above, which the next alarm then sees to.
-		if used < limit+engineMemory*3/4 && i.group.setRoom(limit, 0) == nil && round > 0 {
+		// Narrowing fails on v1 while usage is above, page cache included that is still
+		// to be written.
+		pressed := memory.presses(limit)
+		if !pressed && i.group.setRoom(limit, 0) == nil && round > 0 {
 			return true
 		}
+		used := memory.inUse()
 		grows := used > usedThen+reserveMemory/2
-		if i.spec.OnPressure != nil && used >= limit*7/8 && (grows || time.Since(asked) > reliefEffect) {
+		if i.spec.OnPressure != nil && pressed && (grows || time.Since(asked) > reliefEffect) {
 			select {
 			case <-answered:
 				asking.Go(func() {
