@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -113,5 +114,6 @@ func (f *fold) take() []Record {
 		}
 		a.held, a.bytes, a.over = map[foldKey]*Record{}, 0, map[string]int{}
 	}
+	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 	return records
 }

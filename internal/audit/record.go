@@ -94,14 +94,14 @@ func (k keys) seal(r Record) (line []byte, hash string, err error) {
 const hashDigits = 64
 
 // open takes a line apart, without its newline, and tells whether its hash is right.
-// A line that is not even a record gives ok false and a zero number.
+// Of a line where it is not, the record is what the line claims, if anything.
 func (k keys) open(line []byte) (r Record, ok bool) {
-	at := len(line) - len(hashMember) - hashDigits - len(`"}`)
-	if at < 0 || !bytes.HasPrefix(line[at:], []byte(hashMember)) {
-		return Record{}, false
-	}
 	if json.Unmarshal(line, &r) != nil {
 		return Record{}, false
+	}
+	at := len(line) - len(hashMember) - hashDigits - len(`"}`)
+	if at < 0 || !bytes.HasPrefix(line[at:], []byte(hashMember)) {
+		return r, false
 	}
 	return r, k.same(k.mac(k.record, line[:at]), string(line[at+len(hashMember):len(line)-2]))
 }

@@ -52,6 +52,8 @@ type config struct {
 	MetricsListen string `koanf:"metrics-listen"`
 	OTLPEndpoint  string `koanf:"otlp-endpoint"`
 
+	AuditKeep string `koanf:"audit-keep"`
+
 	WebhookAllowPrivate bool `koanf:"webhook-allow-private"`
 }
 

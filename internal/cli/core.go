@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
-	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
@@ -34,10 +33,9 @@ type core struct {
 	log     *slog.Logger
 	store   *sqlite.Store
 	events  *event.Recorder
+	audit   *audit.Log
 	manager *sandbox.Manager
 	engine  *gvisor.Engine
-	guard   *guard.Guard
-	audit   *audit.Log
 }
 
 func newLogger(c config) (*slog.Logger, error) {
@@ -91,23 +89,19 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
-	if t != nil {
-		records.Observe(t.Store) // before anything reads
-	}
-	record, err := audit.Open(audit.Dir(c.Data), audit.Options{Log: log})
+	trail, err := openAudit(c, log, keep)
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
-	g, err := guard.New(ctx, guard.Config{Store: records, Audit: record, Actor: actorOf, Log: log})
-	if err != nil {
-		return nil, errors.Join(err, record.Close(), records.Close())
+	if t != nil {
+		records.Observe(t.Store) // before anything reads
 	}
 	events := event.NewRecorder(records, log)
 	parts := sandbox.Config{
 		DataDir:      c.Data,
 		Engine:       engine,
 		Store:        records,
-		Network:      makeNetwork(g, t),
+		Network:      makeNetwork(guard.New(guard.Config{Log: log}), t),
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
 		Programs:     map[string][]byte{"mcp-gateway": mcpGateway},
@@ -119,7 +113,6 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		OnEvent: func(e sandbox.Event) {
 			events.Record(e)
 			t.Event(e)
-			g.OnEvent(e)
 		},
 	}
 	if t != nil {
@@ -128,10 +121,10 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	manager, err := sandbox.NewManager(ctx, parts)
 	if err != nil {
 		events.Close()
-		return nil, errors.Join(err, record.Close(), records.Close())
+		return nil, errors.Join(err, trail.Close(), records.Close())
 	}
 	watch(t, manager, records)
-	return &core{config: c, log: log, store: records, events: events, manager: manager, engine: engine, guard: g, audit: record}, nil
+	return &core{config: c, log: log, store: records, events: events, audit: trail, manager: manager, engine: engine}, nil
 }
 
 func needRoot() error {
@@ -161,14 +154,6 @@ func (c *core) Close() error {
 	c.engine.RemoveScope()
 	c.events.Close()
 	return errors.Join(err, c.audit.Close(), c.store.Close())
-}
-
-// actorOf tells who makes the request of a context, for records.
-func actorOf(ctx context.Context) string {
-	if p := auth.From(ctx); p.IsOwner() || p.KeyID() != "" {
-		return p.Actor()
-	}
-	return ""
 }
 
 // makeNetwork gives each sandbox a gateway whose policy is the guard's.

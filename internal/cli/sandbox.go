@@ -112,8 +112,7 @@ func listRecords(ctx context.Context, records *sqlite.Store, asJSON bool) error 
 }
 
 func newSandboxCreate() *cobra.Command {
-	var asJSON, autoResume, private bool
-	var network networkFlags
+	var asJSON, offline, autoResume, private bool
 	var template, onTimeout string
 	var timeout time.Duration
 	var env, metadata map[string]string
@@ -143,11 +142,6 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			if err != nil {
 				return err
 			}
-			options, err := network.options()
-			if err != nil {
-				return err
-			}
-			options.PrivateTraffic = private
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
 					Template:  template,
@@ -156,7 +150,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 					EnvVars:   env,
 					Metadata:  metadata,
 					Lifecycle: lifecycle,
-					Network:   options,
+					Network:   sandbox.NetworkOptions{DenyInternet: offline, PrivateTraffic: private},
 					Volumes:   volumes,
 				})
 				if err != nil {
@@ -179,7 +173,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVar(&onTimeout, "on-timeout", "kill", "what happens after --timeout: kill, or pause, which keeps memory and files")
 	cmd.Flags().BoolVar(&autoResume, "auto-resume", false, "let a request to the paused sandbox resume it; needs --on-timeout pause")
-	network.add(cmd)
+	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")
 	cmd.Flags().BoolVar(&private, "private", false, "close its ports to requests without its traffic token")
 	addJSONFlag(cmd, &asJSON)
 	return cmd

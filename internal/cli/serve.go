@@ -18,6 +18,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/api/e2b"
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/edge"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/image"
@@ -53,6 +54,7 @@ stay in any case.`,
 	addWebhookFlag(cmd)
 	cmd.Flags().Int("pool", 1, "engines kept ready for each kind of sandbox in use, some 30 MiB of memory each; 0 for none")
 	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
+	addAuditFlag(cmd)
 	cmd.Flags().String("metrics-listen", "", "address that Prometheus collects from, GET /metrics, e.g. 127.0.0.1:9464 (default: none)")
 	cmd.Flags().String("otlp-endpoint", "", "OpenTelemetry collector to send traces to, e.g. http://127.0.0.1:4318 (default: what OTEL_EXPORTER_OTLP_ENDPOINT says, or none)")
 	return cmd
@@ -111,10 +113,11 @@ func serve(ctx context.Context, c config) (err error) {
 	defer builds.Close()
 	builds.KeepPruned()
 	domain := front.clientDomain(listener.Addr())
-	sandboxes := core.guard.Sandboxes(measure.Sandboxes(core.manager))
+	calls := record.Requests{Log: core.audit, API: "e2b"}
+	sandboxes := measure.Sandboxes(core.manager)
 	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: event.NewWebhooks(core.store, sender), Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
-		Sandboxes: sandboxes, Control: measure.Control(dialect), Inside: measure.Inside, Guard: core.guard, Log: core.log,
+		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Log: core.log,
 	}))))
 	if measure != nil {
 		server.ConnState = measure.ConnState
@@ -125,13 +128,16 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	}
 	owner := &http.Server{
-		Handler:           control.New(sandboxes, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log),
+		Handler: record.Requests{Log: core.audit, API: "owner", Actor: "owner"}.Wrap(
+			control.New(sandboxes, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log)),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	defer owner.Close()
 	go owner.Serve(socket)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(edge.Listener(listener, front.config())) }()
+	core.recordServer("start", map[string]any{"address": address, "version": version(), "pid": os.Getpid()})
+	defer core.recordServer("stop", map[string]any{"pid": os.Getpid()})
 	fmt.Printf("tombolo serves on %s\n", address)
 	if domain != "" {
 		fmt.Fprintf(os.Stderr, "sandboxes have the names https://<port>-<id>.%s\n", domain)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -54,6 +55,7 @@ func (k Keys) Key(r *http.Request) (store.Key, error) {
 	if err != nil {
 		return store.Key{}, fmt.Errorf("check the API key: %w", err)
 	}
+	record.Caller(r.Context(), OfKey(found).Actor(), found.ID)
 	k.touch(r.Context(), found)
 	return found, nil
 }
@@ -138,8 +140,9 @@ func (p Principal) Bound() bool { return !p.owner && len(p.key.Approves) > 0 }
 
 type contextKey struct{}
 
-// With keeps the caller in a context.
+// With keeps the caller in a context, and tells the record of the request.
 func With(ctx context.Context, p Principal) context.Context {
+	record.Caller(ctx, p.Actor(), p.KeyID())
 	return context.WithValue(ctx, contextKey{}, p)
 }
 

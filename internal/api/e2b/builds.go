@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -87,6 +88,8 @@ func (a *api) newBuild(r *http.Request, k store.Key, body buildRequest) (wireBui
 	if err != nil {
 		return wireBuildRequest{}, buildFailure(err, body.Name)
 	}
+	record.Note(r.Context(), "template", b.TemplateID)
+	record.Note(r.Context(), "build", b.ID)
 	answer := wireBuildRequest{
 		TemplateID: b.TemplateID, BuildID: b.ID, Tags: b.Tags,
 		Names: []string{namespace(k) + "/" + alias}, Aliases: []string{alias},
@@ -176,6 +179,8 @@ func (a *api) upload(w http.ResponseWriter, r *http.Request) error {
 	if !hmac.Equal([]byte(want), []byte(r.URL.Query().Get("signature"))) {
 		return failure(http.StatusForbidden, "the signature of the upload link is wrong: ask for a new link")
 	}
+	record.Caller(r.Context(), "key:"+keyID, keyID)
+	record.Note(r.Context(), "hash", hash)
 	end, err := strconv.ParseInt(until, 10, 64)
 	if err != nil || time.Now().Unix() > end {
 		return failure(http.StatusForbidden, "the upload link is too old: ask for a new one")

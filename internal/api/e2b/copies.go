@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -49,6 +50,9 @@ func (a *api) fork(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	})
 	if err != nil {
 		return a.copyError(r, k, info.ID, "fork", err)
+	}
+	for i, f := range forks {
+		record.Note(r.Context(), fmt.Sprintf("fork %d", i+1), f.Info.ID)
 	}
 	writeJSON(w, http.StatusCreated, a.encodeForks(forks))
 	return nil
@@ -115,6 +119,7 @@ func (a *api) createSnapshot(w http.ResponseWriter, r *http.Request, k store.Key
 	if err != nil {
 		return a.copyError(r, k, info.ID, "save", err)
 	}
+	record.Note(r.Context(), "template", t.ID)
 	writeJSON(w, http.StatusCreated, encodeSnapshot(k, t))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -84,6 +85,8 @@ func (a *api) create(g generation) handler {
 		if err != nil {
 			return fmt.Errorf("create a sandbox of template %q: %w", body.TemplateID, err)
 		}
+		record.Sandbox(r.Context(), info.ID)
+		record.Note(r.Context(), "template", t.ID)
 		writeJSON(w, http.StatusCreated, a.created(info))
 		return nil
 	}
@@ -99,9 +102,12 @@ func createRequest(body newSandbox, g generation, k store.Key) (sandbox.CreateRe
 	if err != nil {
 		return sandbox.CreateRequest{}, err
 	}
-	network, err := body.Network.parse(body.AllowInternetAccess != nil && !*body.AllowInternetAccess)
+	network, err := body.Network.parse()
 	if err != nil {
 		return sandbox.CreateRequest{}, err
+	}
+	if body.AllowInternetAccess != nil && !*body.AllowInternetAccess {
+		network.DenyInternet = true
 	}
 	if err := errors.Join(body.laterOptions.check(), checkTemplate(body.TemplateID), checkMetadata(body.Metadata), checkEnvVars(body.EnvVars)); err != nil {
 		return sandbox.CreateRequest{}, err

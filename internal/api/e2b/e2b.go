@@ -93,7 +93,6 @@ func New(o Options) http.Handler {
 		"POST /v2/sandboxes/{id}/connect": a.connect(v2),
 		"POST /sandboxes/{id}/timeout":    a.setTimeout,
 		"POST /sandboxes/{id}/refreshes":  a.refresh,
-		"PUT /sandboxes/{id}/network":     a.setNetwork,
 
 		"POST /sandboxes/{id}/pause":     a.pause,
 		"POST /sandboxes/{id}/resume":    a.resume,
@@ -138,6 +137,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, uploadPrefix) {
+		r.Pattern = "PUT " + uploadPrefix + "{key}/{hash}" // for the record of the request
 		if err := a.upload(w, r); err != nil {
 			a.fail(w, r, err)
 		}

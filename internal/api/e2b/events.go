@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -271,6 +272,7 @@ func (a *api) createWebhook(w http.ResponseWriter, r *http.Request, k store.Key)
 		return err
 	}
 	h, err := a.webhooks.Create(r.Context(), k.ID, spec)
+	record.Note(r.Context(), "webhook", h.ID)
 	return answerWebhook(w, http.StatusCreated, h, err)
 }
 

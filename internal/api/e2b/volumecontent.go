@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -66,10 +67,12 @@ func (a *api) serveContent(w http.ResponseWriter, r *http.Request, h volumeHandl
 	if err != nil {
 		return err
 	}
+	record.Caller(r.Context(), "volume:"+v.ID, v.KeyID)
 	name, err := contentPath(r.URL.Query().Get("path"))
 	if err != nil {
 		return err
 	}
+	record.Note(r.Context(), "path", name)
 	root, done, err := a.volumes.VolumeRoot(r.Context(), v.ID)
 	if err != nil {
 		return err

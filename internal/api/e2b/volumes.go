@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -93,6 +94,7 @@ func (a *api) createVolume(w http.ResponseWriter, r *http.Request, k store.Key) 
 	if err != nil {
 		return fmt.Errorf("create volume %q: %w", body.Name, err)
 	}
+	record.Note(r.Context(), "volume", v.ID)
 	writeJSON(w, http.StatusCreated, a.withToken(v))
 	return nil
 }
