@@ -32,15 +32,14 @@ func explain(up *upstream, err error) string {
 	host := up.host
 	var (
 		verification *tls.CertificateVerificationError
-		alert        tls.AlertError
 		record       tls.RecordHeaderError
 		resolving    *net.DNSError
 	)
 	switch {
 	case errors.As(err, &verification):
 		return explainCertificate(host, verification.Err)
-	case errors.As(err, &alert):
-		return host + " refused the TLS handshake: " + alert.Error()
+	case isAlert(err):
+		return host + " refused the TLS handshake: " + err.Error()
 	case errors.As(err, &record):
 		return host + " does not speak TLS"
 	case errors.As(err, &resolving):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 )
 
@@ -37,11 +38,16 @@ func (i *Interceptor) handshake(c *carried) (*tls.Conn, error) {
 	return conn, nil
 }
 
+// isAlert tells whether the other end said that it will have no TLS.
+func isAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
 // explainHandshake says what is probably wrong inside.
 func explainHandshake(name string, err error) error {
-	var alert tls.AlertError
 	switch {
-	case errors.As(err, &alert):
+	case isAlert(err):
 		return fmt.Errorf("the program inside did not take the certificate for %s that Tombolo made, since it trusts other authorities or pins one: %w", name, err)
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("the program inside went away in the TLS handshake with %s; it may not trust the certificate that Tombolo made: %w", name, err)

@@ -82,6 +82,10 @@ func (i *Interceptor) exchange(w http.ResponseWriter, r *http.Request, x *exchan
 	}
 	x.upstream = up
 	defer x.session.upstreams.give(up)
+	if r.ProtoMajor == 1 {
+		// The destination may answer while it is still sent to. The server supports it.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
 	// What the destination leaves out is not put in.
 	w.Header()["Content-Type"] = nil
 	w.Header()["Date"] = nil
@@ -198,6 +202,9 @@ func receive(x *exchange, res *http.Response) error {
 		return errUnaskedSwitch
 	}
 	res.Header.Del("Alt-Svc") // leads to where connections are not let
+	if len(res.Trailer) > 0 {
+		res.Header.Del("Content-Length") // HTTP/1 has trailers only where the length is not said
+	}
 	if x.scrubber == nil {
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -169,29 +171,44 @@ func scrubs(old, new string) func(context.Context, gateway.Request, *http.Reques
 	return func(context.Context, gateway.Request, *http.Request) (gateway.Scrubber, error) { return r, nil }
 }
 
-// serverFor is a destination with a certificate for localhost, with and without TLS.
-func serverFor(t testing.TB, encrypted bool, h http.Handler) *httptest.Server {
+// serverFor is a destination for localhost that speaks all protocols.
+func serverFor(t testing.TB, tls bool, h http.Handler) *httptest.Server {
+	return startServer(t, tls, true, h)
+}
+
+func startServer(t testing.TB, encrypted, http2 bool, h http.Handler) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
-	s.EnableHTTP2 = true
-	if !encrypted {
-		protocols := new(http.Protocols)
-		protocols.SetHTTP1(true)
-		protocols.SetUnencryptedHTTP2(true)
-		s.Config.Protocols = protocols
-		s.Start()
-	} else {
-		ca, err := intercept.OpenAuthority(t.TempDir())
-		require.NoError(t, err)
-		leaf, err := ca.Leaf("localhost")
-		require.NoError(t, err)
-		s.TLS = &tls.Config{Certificates: []tls.Certificate{*leaf}}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Config.DisableGeneralOptionsHandler = true
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetHTTP2(http2)
+	s.Config.Protocols.SetUnencryptedHTTP2(http2)
+	s.EnableHTTP2 = http2
+	if encrypted {
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{certFor(t, "localhost")}}
 		s.StartTLS()
+	} else {
+		s.Start()
 	}
 	t.Cleanup(s.Close)
 	return s
 }
 
+// certFor is a certificate of an authority that only who is told trusts.
+func certFor(t testing.TB, host string) tls.Certificate {
+	ca, err := intercept.OpenAuthority(t.TempDir())
+	require.NoError(t, err)
+	leaf, err := ca.Leaf(host)
+	require.NoError(t, err)
+	return *leaf
+}
+
 func denies(d gateway.Decision) func(context.Context, gateway.Request) gateway.Decision {
 	return func(context.Context, gateway.Request) gateway.Decision { return d }
+}
+
+func addrPort(addr string, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 }
