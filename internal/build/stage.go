@@ -337,7 +337,7 @@ func (s *stage) open(ctx context.Context, layer string) error {
 	}
 	s.build.b.layers.RLock()
 	defer s.build.b.layers.RUnlock()
-	shop, err := s.build.b.config.Manager.OpenWorkshop(ctx, sandbox.WorkshopRequest{Template: t, Disk: layer})
+	shop, err := s.build.b.config.Manager.OpenWorkshop(ctx, sandbox.WorkshopRequest{Template: t, Disk: layer, KeyID: record.KeyID})
 	if err != nil {
 		return &StepError{Step: StepBase, Message: "the build's sandbox did not start: " + firstLine(err.Error()), Err: err}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
+	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
@@ -36,6 +37,7 @@ type core struct {
 	audit   *audit.Log
 	manager *sandbox.Manager
 	engine  *gvisor.Engine
+	guard   *guard.Guard
 }
 
 func newLogger(c config) (*slog.Logger, error) {
@@ -96,12 +98,16 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if t != nil {
 		records.Observe(t.Store) // before anything reads
 	}
+	g, err := guard.New(ctx, guard.Config{Store: records, Audit: trail, Actor: actorOf, Log: log})
+	if err != nil {
+		return nil, errors.Join(err, trail.Close(), records.Close())
+	}
 	events := event.NewRecorder(records, log)
 	parts := sandbox.Config{
 		DataDir:      c.Data,
 		Engine:       engine,
 		Store:        records,
-		Network:      makeNetwork(guard.New(guard.Config{Log: log}), t),
+		Network:      makeNetwork(g, t),
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
 		Programs:     map[string][]byte{"mcp-gateway": mcpGateway},
@@ -113,6 +119,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		OnEvent: func(e sandbox.Event) {
 			events.Record(e)
 			t.Event(e)
+			g.OnEvent(e)
 		},
 	}
 	if t != nil {
@@ -124,7 +131,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		return nil, errors.Join(err, trail.Close(), records.Close())
 	}
 	watch(t, manager, records)
-	return &core{config: c, log: log, store: records, events: events, audit: trail, manager: manager, engine: engine}, nil
+	return &core{config: c, log: log, store: records, events: events, audit: trail, manager: manager, engine: engine, guard: g}, nil
 }
 
 func needRoot() error {
@@ -154,6 +161,14 @@ func (c *core) Close() error {
 	c.engine.RemoveScope()
 	c.events.Close()
 	return errors.Join(err, c.audit.Close(), c.store.Close())
+}
+
+// actorOf tells who makes the request of a context, for records.
+func actorOf(ctx context.Context) string {
+	if p := auth.From(ctx); p.IsOwner() || p.KeyID() != "" {
+		return p.Actor()
+	}
+	return ""
 }
 
 // makeNetwork gives each sandbox a gateway whose policy is the guard's.

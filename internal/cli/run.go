@@ -21,7 +21,7 @@ func newRun() *cobra.Command {
 	var template, user, cwd string
 	var timeout time.Duration
 	var env map[string]string
-	var offline bool
+	var network networkFlags
 	var mounts []string
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG ...]",
@@ -46,6 +46,10 @@ missing is built first.
 			if err != nil {
 				return err
 			}
+			options, err := network.options()
+			if err != nil {
+				return err
+			}
 			host, err := openHost(cmd.Context(), c, template)
 			if err != nil {
 				return err
@@ -54,7 +58,7 @@ missing is built first.
 				Template: template,
 				Timeout:  timeout,
 				EnvVars:  env,
-				Network:  sandbox.NetworkOptions{DenyInternet: offline},
+				Network:  options,
 				Volumes:  volumes,
 			}, execution{user: user, cwd: cwd, argv: argv})
 			return errors.Join(err, host.close())
@@ -66,7 +70,7 @@ missing is built first.
 	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the template's)")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the template's)")
-	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")
+	network.add(cmd)
 	return cmd
 }
 

@@ -112,7 +112,8 @@ func listRecords(ctx context.Context, records *sqlite.Store, asJSON bool) error 
 }
 
 func newSandboxCreate() *cobra.Command {
-	var asJSON, offline, autoResume, private bool
+	var asJSON, autoResume, private bool
+	var network networkFlags
 	var template, onTimeout string
 	var timeout time.Duration
 	var env, metadata map[string]string
@@ -142,6 +143,11 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			if err != nil {
 				return err
 			}
+			options, err := network.options()
+			if err != nil {
+				return err
+			}
+			options.PrivateTraffic = private
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
 					Template:  template,
@@ -150,7 +156,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 					EnvVars:   env,
 					Metadata:  metadata,
 					Lifecycle: lifecycle,
-					Network:   sandbox.NetworkOptions{DenyInternet: offline, PrivateTraffic: private},
+					Network:   options,
 					Volumes:   volumes,
 				})
 				if err != nil {
@@ -173,7 +179,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVar(&onTimeout, "on-timeout", "kill", "what happens after --timeout: kill, or pause, which keeps memory and files")
 	cmd.Flags().BoolVar(&autoResume, "auto-resume", false, "let a request to the paused sandbox resume it; needs --on-timeout pause")
-	cmd.Flags().BoolVar(&offline, "offline", false, "no connections out")
+	network.add(cmd)
 	cmd.Flags().BoolVar(&private, "private", false, "close its ports to requests without its traffic token")
 	addJSONFlag(cmd, &asJSON)
 	return cmd

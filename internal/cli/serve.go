@@ -114,10 +114,10 @@ func serve(ctx context.Context, c config) (err error) {
 	builds.KeepPruned()
 	domain := front.clientDomain(listener.Addr())
 	calls := record.Requests{Log: core.audit, API: "e2b"}
-	sandboxes := measure.Sandboxes(core.manager)
+	sandboxes := core.guard.Sandboxes(measure.Sandboxes(core.manager))
 	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: event.NewWebhooks(core.store, sender), Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
-		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Log: core.log,
+		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Guard: core.guard, Log: core.log,
 	}))))
 	if measure != nil {
 		server.ConnState = measure.ConnState

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,7 +17,13 @@ const (
 	drainSilence = time.Second      // without a byte
 )
 
-var errAnswered = errors.New("the request was answered already")
+// peekStep is how much room a read ahead has, bytes.
+const peekStep = 4 << 10
+
+var (
+	errAnswered = errors.New("the request was answered already")
+	errTooLong  = errors.New("the request is too long to be looked at")
+)
 
 // requestBody is the body of a request that may be answered early, or be sent
 // again when nothing of it was read yet. An early answer leaves the transport
@@ -31,6 +38,7 @@ type requestBody struct {
 	begun bool
 	eof   bool
 	taken bool
+	ahead []byte // what peek read and Read has yet to give
 }
 
 // ownBody gives a request a body that can be taken back; nil where it has none.
@@ -73,9 +81,37 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		return 0, errAnswered
 	}
 	b.begun = true
+	if len(b.ahead) > 0 {
+		n := copy(p, b.ahead)
+		b.ahead = b.ahead[n:]
+		return n, nil
+	}
 	n, err := b.ReadCloser.Read(p)
 	b.eof = b.eof || err == io.EOF
 	return n, err
+}
+
+// peek reads until what has come is enough, or to the end, and leaves it to be read.
+// The body counts as untouched after it. It fails when the body is longer than most.
+func (b *requestBody) peek(most int, enough func([]byte) bool) ([]byte, error) {
+	if b == nil {
+		return nil, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !b.eof && !enough(b.ahead) {
+		if len(b.ahead) >= most {
+			return nil, errTooLong
+		}
+		b.ahead = slices.Grow(b.ahead, peekStep)
+		n, err := b.ReadCloser.Read(b.ahead[len(b.ahead):cap(b.ahead)])
+		b.ahead = b.ahead[:len(b.ahead)+n]
+		b.eof = err == io.EOF
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+	}
+	return b.ahead, nil
 }
 
 // finish sends what of the answer is not yet sent, and returns when nobody reads

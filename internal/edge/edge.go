@@ -18,6 +18,8 @@ type Options struct {
 	Sandboxes sandbox.Sandboxes
 	Control   http.Handler // serves what is meant for no sandbox
 	Log       *slog.Logger // slog.Default() when nil
+	// Guard decides about what requests do in sandboxes; nil lets all pass.
+	Guard Guard
 	// Inside wraps what sends requests into a sandbox, for whoever follows them
 	// there. Upgraded connections pass through it too. Nil leaves it.
 	Inside func(http.RoundTripper) http.RoundTripper
@@ -30,6 +32,7 @@ type edge struct {
 	waker      *waker
 	load       *load
 	signatures *signatures
+	guard      Guard
 	buffers    *buffers
 	log        *slog.Logger
 	proxyLog   *log.Logger
@@ -51,6 +54,7 @@ func New(o Options) http.Handler {
 		waker:      newWaker(o.Sandboxes),
 		load:       newLoad(),
 		signatures: newSignatures(o.Sandboxes),
+		guard:      o.Guard,
 		buffers:    newBuffers(copyBuffer),
 		log:        o.Log,
 		// What goes wrong while streaming is the client's or the sandbox's doing and
@@ -115,6 +119,12 @@ func (e *edge) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	r, body := ownBody(w, r)
 	defer body.finish() // after the answer is written
+	if err == nil {
+		err = denied(r, t, info)
+	}
+	if err == nil {
+		err = e.admit(r, body, t, info)
+	}
 	if err == nil {
 		err = e.deliver(w, r, body, t, info)
 	}

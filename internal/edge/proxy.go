@@ -3,6 +3,7 @@ package edge
 import (
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"sync"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
@@ -30,7 +31,7 @@ func (e *edge) pass(w http.ResponseWriter, r *http.Request, t target, info sandb
 		FlushInterval: -1, // every write at once: most answers are streams
 		BufferPool:    e.buffers,
 		ErrorLog:      e.proxyLog,
-		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t, info.Network.MaskRequestHost) },
+		Rewrite:       func(pr *httputil.ProxyRequest) { rewrite(pr, t, info.Network) },
 	}
 	p.ModifyResponse = func(res *http.Response) error {
 		if res.ContentLength >= largeBody {
@@ -47,19 +48,22 @@ func (e *edge) pass(w http.ResponseWriter, r *http.Request, t target, info sandb
 	return failed
 }
 
-func rewrite(pr *httputil.ProxyRequest, t target, mask string) {
+func rewrite(pr *httputil.ProxyRequest, t target, options sandbox.NetworkOptions) {
 	pr.SetXForwarded() // what the client sent of these is gone already
 	pr.Out.Header.Del("X-Api-Key")
 	pr.Out.Header.Del(trafficTokenHeader)
 	dropToken(pr.Out.Header)
 	pr.Out.URL.Scheme = "http"
+	if slices.Contains(options.HTTPSPorts, t.port) {
+		pr.Out.URL.Scheme = "https"
+	}
 	pr.Out.URL.Host = localHost(t.port)
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // also where it is malformed
 	if t.host != "" {
 		pr.Out.Host = t.host
 	}
-	if mask != "" && t.port != hostapi.AgentPort {
-		pr.Out.Host = sandbox.MaskHost(mask, t.port)
+	if options.MaskRequestHost != "" && t.port != hostapi.AgentPort {
+		pr.Out.Host = sandbox.MaskHost(options.MaskRequestHost, t.port)
 	}
 }
 

@@ -53,7 +53,10 @@ func refusalFor(err error, t target) refusal {
 	f := refusal{SandboxID: t.id, Code: http.StatusBadGateway}
 	var gone *sandbox.GoneError
 	var limit *sandbox.LimitError
+	var forbidden *sandbox.DeniedError
 	switch {
+	case errors.As(err, &forbidden):
+		f.Code, f.Message, f.Reason = http.StatusForbidden, forbidden.Error(), forbidden.Reason
 	case errors.As(err, &gone):
 		f.Message, f.Reason = notFound, gone.Reason
 	case errors.Is(err, sandbox.ErrNotFound):

@@ -82,7 +82,8 @@ type Network struct {
 	stale     stale
 	changes   atomic.Uint64 // of what policies say; see era
 
-	bandwidthOut, bandwidthIn *rate.Limiter // nil: none
+	bandwidthOut, bandwidthIn atomic.Pointer[rate.Limiter] // nil: none
+	connections               atomic.Int64                 // most that may be open
 
 	proxy        atomic.Pointer[Proxy]
 	proxyTrouble rate.Sometimes
@@ -190,8 +191,6 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		inside:    newInsideServer(cfg.Inside),
 		public:    NewPublic(),
 
-		bandwidthOut: newBandwidth(limits.BandwidthOut),
-		bandwidthIn:  newBandwidth(limits.BandwidthIn),
 		proxyTrouble: rate.Sometimes{Interval: proxyTroubleEvery},
 
 		ledger:    &ledger{},
@@ -201,6 +200,7 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		allowed:   map[closer]judged{},
 		stopTimer: func() {},
 	}
+	n.SetLimits(limits)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	var once sync.Once
 	var result, err error
@@ -225,6 +225,14 @@ func (n *Network) NamespacePath() string { return n.namespace.path }
 // SetPolicy makes p judge from now on. Connections that are open stay, see
 // Recheck.
 func (n *Network) SetPolicy(p Policy) { n.policy.Store(&policyBox{p}) }
+
+// SetLimits changes what is bounded of the connections to come: Connections,
+// BandwidthOut and BandwidthIn. The other limits stay.
+func (n *Network) SetLimits(l Limits) {
+	n.connections.Store(int64(l.withDefaults().Connections))
+	n.bandwidthOut.Store(newBandwidth(l.BandwidthOut))
+	n.bandwidthIn.Store(newBandwidth(l.BandwidthIn))
+}
 
 // Reset gives the device its address, route and neighbour again, which runsc
 // takes off when it starts a sandbox. Call it when no sandbox runs in the

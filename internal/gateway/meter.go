@@ -116,8 +116,8 @@ func (n *Network) meter(r Request) meter {
 	account := n.accounts.of(r)
 	account.connections.Add(1)
 	return meter{
-		out: direction{&account.out, n.bandwidthOut, n.ctx},
-		in:  direction{&account.in, n.bandwidthIn, n.ctx},
+		out: direction{&account.out, n.bandwidthOut.Load(), n.ctx},
+		in:  direction{&account.in, n.bandwidthIn.Load(), n.ctx},
 	}
 }
 
@@ -125,7 +125,7 @@ func (n *Network) meter(r Request) meter {
 // limits it like the rest.
 func (n *Network) meterRefused() meter {
 	var ignored atomic.Uint64
-	return meter{out: direction{&ignored, n.bandwidthOut, n.ctx}, in: direction{&ignored, n.bandwidthIn, n.ctx}}
+	return meter{out: direction{&ignored, n.bandwidthOut.Load(), n.ctx}, in: direction{&ignored, n.bandwidthIn.Load(), n.ctx}}
 }
 
 // pass counts bytes and waits until they may go on. The error is that of a network

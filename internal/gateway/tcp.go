@@ -50,7 +50,7 @@ func (n *Network) serveTCP(request *tcp.ForwarderRequest) {
 // admit counts a connection in, unless there are too many.
 func (n *Network) admit() bool {
 	if n.arrivals.Allow() {
-		if n.counters.openConnections.Add(1) <= int64(n.limits.Connections) {
+		if n.counters.openConnections.Add(1) <= n.connections.Load() {
 			return true
 		}
 		n.counters.openConnections.Add(-1)

@@ -155,10 +155,10 @@ func compileRule(r Rule) (compiledRule, error) {
 		return c, err
 	}
 	var err error
-	if c.match, err = compileMatches("match", r.Kind, r.Match); err != nil {
+	if c.match, err = compileMatches("match", r.Kind, r.Match, r.Decision == Allow); err != nil {
 		return c, err
 	}
-	if c.except, err = compileMatches("except", r.Kind, r.Except); err != nil {
+	if c.except, err = compileMatches("except", r.Kind, r.Except, r.Decision != Allow); err != nil {
 		return c, err
 	}
 	return c, c.try(r)
@@ -193,7 +193,7 @@ func (r Rule) patterns() (n int) {
 	return n
 }
 
-func compileMatches(list string, kind Kind, matches []Match) ([]*Matcher, error) {
+func compileMatches(list string, kind Kind, matches []Match, opens bool) ([]*Matcher, error) {
 	if matches != nil && len(matches) == 0 {
 		return nil, fmt.Errorf("%s: the list is empty; leave it out", list)
 	}
@@ -205,6 +205,9 @@ func compileMatches(list string, kind Kind, matches []Match) ([]*Matcher, error)
 		if m.empty() {
 			return nil, fmt.Errorf("%s %d says nothing; a rule about all actions of its kind has no match", list, i+1)
 		}
+		if opens && kind == Egress {
+			m = m.overTCP()
+		}
 		c, err := m.Compile(kind)
 		if err != nil {
 			return nil, fmt.Errorf("%s %d: %w", list, i+1, err)
@@ -212,6 +215,15 @@ func compileMatches(list string, kind Kind, matches []Match) ([]*Matcher, error)
 		compiled = append(compiled, c)
 	}
 	return compiled, nil
+}
+
+// overTCP is a match that opens something. One that speaks of names or requests and of
+// no protocol opens TCP only: datagrams say no name, and HTTP/3 hides the requests.
+func (m Match) overTCP() Match {
+	if len(m.Protocol) == 0 && (len(m.Host) > 0 || len(m.Method) > 0 || len(m.Path) > 0) {
+		m.Protocol = []string{"tcp"}
+	}
+	return m
 }
 
 // try runs the examples of a rule.

@@ -149,6 +149,7 @@ func (s Scope) Covers(of Subject) bool {
 type Match struct {
 	// Host: a name, or "*.example.com" for every name below example.com, one level
 	// and deeper, but not itself. "*" is any name (and no bare address).
+	// What allows something by host, method or path and says no protocol means TCP.
 	Host []string `json:"host,omitempty" yaml:"host,omitempty"`
 	// Address: IPv4 or IPv6 addresses and CIDR ranges.
 	Address []string `json:"address,omitempty" yaml:"address,omitempty"`

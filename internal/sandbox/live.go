@@ -336,6 +336,14 @@ func (s *sandbox) setOwner() {
 	})
 }
 
+// judgeAs has the rules of a key hold for a sandbox that belongs to none, in which a
+// template of that key is made. Nobody else has s.
+func (s *sandbox) judgeAs(keyID string) {
+	o := *s.owner.Load()
+	o.KeyID = keyID
+	s.owner.Store(&o)
+}
+
 // changeOwner changes what the network's policy knows of the sandbox. A sandbox
 // that is ending is not changed.
 func (s *sandbox) changeOwner(change func(*Info)) error {

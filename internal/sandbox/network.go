@@ -2,10 +2,32 @@ package sandbox
 
 import (
 	"fmt"
+	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tombolo-dev/tombolo/internal/policy"
 )
+
+// Policy is what the options say about what goes out.
+func (o NetworkOptions) Policy() policy.Network {
+	n := policy.Network{AllowOut: o.AllowOut, DenyOut: o.DenyOut, DenyInternet: o.DenyInternet}
+	if o.DenyInternet {
+		n.DenyOut = append(slices.Clone(o.DenyOut), "0.0.0.0/0")
+	}
+	if slices.ContainsFunc(o.AllowOut, isName) {
+		n.AllowOut = append(slices.Clone(o.AllowOut), o.DNSServers...)
+	}
+	return n
+}
+
+func isName(entry string) bool {
+	_, noRange := netip.ParsePrefix(entry)
+	_, noAddress := netip.ParseAddr(entry)
+	return noRange != nil && noAddress != nil
+}
 
 // PortPlaceholder stands for the port in NetworkOptions.MaskRequestHost.
 const PortPlaceholder = "${PORT}"

@@ -74,6 +74,12 @@ type NetworkOptions struct {
 	// policy.FromNetwork.
 	AllowOut []string `json:"allowOut,omitempty"`
 	DenyOut  []string `json:"denyOut,omitempty"`
+	// DNSServers may be reached, all of their ports, when AllowOut has a name (E2B's
+	// dnsServers). The sandbox asks the gateway all the same.
+	DNSServers []string `json:"dnsServers,omitempty"`
+	// HTTPSPorts are ports inside that speak TLS themselves; their certificates are not
+	// checked.
+	HTTPSPorts []uint16 `json:"httpsPorts,omitempty"`
 	// Headers are set on requests out to some hosts. It opens nothing by itself.
 	Headers []HostHeaders `json:"headers,omitempty"`
 	// Proxy is what connections out go through once they are allowed; nil is none.

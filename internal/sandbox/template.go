@@ -193,6 +193,7 @@ func syncFiles(dir string) error {
 // takeSnapshot boots the template once and checkpoints it into the folder to.
 func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string, progress func(string)) (err error) {
 	s := newSandbox(CreateRequest{}, t)
+	s.judgeAs(t.KeyID)
 	s.from = m.coldSource(t)
 	defer func() {
 		if err != nil {

@@ -55,6 +55,9 @@ type WorkshopRequest struct {
 	// Disk is a folder that Save wrote in a workshop of the same image: what was
 	// written then is there again. Empty is nothing.
 	Disk string
+	// KeyID is whose rules hold for what the workshop may reach; empty is nobody's but
+	// the server's.
+	KeyID string
 }
 
 // OpenWorkshop boots a workshop.
@@ -62,6 +65,7 @@ func (m *Manager) OpenWorkshop(ctx context.Context, req WorkshopRequest) (_ *Wor
 	t := req.Template
 	s := newSandbox(CreateRequest{}, t)
 	s.info.AccessToken = "" // only the host reaches it
+	s.judgeAs(req.KeyID)
 	s.from = m.coldSource(t)
 	if t.SourceSandbox != "" {
 		defer m.useSnapshot(t.Snapshot)()

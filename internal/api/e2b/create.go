@@ -102,12 +102,9 @@ func createRequest(body newSandbox, g generation, k store.Key) (sandbox.CreateRe
 	if err != nil {
 		return sandbox.CreateRequest{}, err
 	}
-	network, err := body.Network.parse()
+	network, err := body.Network.parse(body.AllowInternetAccess != nil && !*body.AllowInternetAccess)
 	if err != nil {
 		return sandbox.CreateRequest{}, err
-	}
-	if body.AllowInternetAccess != nil && !*body.AllowInternetAccess {
-		network.DenyInternet = true
 	}
 	if err := errors.Join(body.laterOptions.check(), checkTemplate(body.TemplateID), checkMetadata(body.Metadata), checkEnvVars(body.EnvVars)); err != nil {
 		return sandbox.CreateRequest{}, err

@@ -41,7 +41,10 @@ func decode(w http.ResponseWriter, r *http.Request, v any, optional bool) error 
 
 func explainJSON(err error, size int) string {
 	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
-		field := strings.TrimPrefix(mismatch.Field, "laterOptions.") // embedded: no part of the wire's name
+		field := mismatch.Field
+		for _, embedded := range []string{"laterOptions.", "egressOptions.", "ingressOptions."} { // no part of the wire's name
+			field = strings.TrimPrefix(field, embedded)
+		}
 		switch {
 		case field == "":
 			return fmt.Sprintf("the body must be a JSON object, not %s", mismatch.Value)

@@ -93,6 +93,7 @@ func New(o Options) http.Handler {
 		"POST /v2/sandboxes/{id}/connect": a.connect(v2),
 		"POST /sandboxes/{id}/timeout":    a.setTimeout,
 		"POST /sandboxes/{id}/refreshes":  a.refresh,
+		"PUT /sandboxes/{id}/network":     a.setNetwork,
 
 		"POST /sandboxes/{id}/pause":     a.pause,
 		"POST /sandboxes/{id}/resume":    a.resume,

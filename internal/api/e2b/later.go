@@ -11,8 +11,6 @@ import (
 // missing are endpoints of the dialect that this server does not have, with the
 // words for what they do.
 var missing = map[string]string{
-	"PUT /sandboxes/{id}/network": "changing the network policy of a sandbox",
-
 	"/secrets":         "secrets",
 	"/secrets/{id}":    "secrets",
 	"GET /teams":       "teams",

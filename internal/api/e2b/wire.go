@@ -95,13 +95,6 @@ type sandboxDetail struct {
 	PauseMode           string    `json:"pauseMode,omitempty"` // what the pause saved: "full" or "filesystem"
 }
 
-// network is what of the network options is in force.
-type network struct {
-	AllowPublicTraffic bool     `json:"allowPublicTraffic"`
-	DenyOut            []string `json:"denyOut,omitempty"`
-	MaskRequestHost    string   `json:"maskRequestHost,omitempty"`
-}
-
 type lifecycle struct {
 	OnTimeout  string `json:"onTimeout"` // "kill" or "pause"
 	AutoResume bool   `json:"autoResume"`
@@ -114,10 +107,7 @@ func (a *api) detail(info sandbox.Info) sandboxDetail {
 		AllowInternetAccess: !info.Network.DenyInternet,
 		Domain:              a.domain,
 		Lifecycle:           lifecycle{OnTimeout: "kill", AutoResume: info.Lifecycle.AutoResume},
-		Network: network{
-			AllowPublicTraffic: !info.Network.PrivateTraffic,
-			MaskRequestHost:    info.Network.MaskRequestHost,
-		},
+		Network:             networkInForce(info.Network),
 	}
 	if info.Lifecycle.PauseOnTimeout {
 		answer.Lifecycle.OnTimeout = "pause"
@@ -127,9 +117,6 @@ func (a *api) detail(info sandbox.Info) sandboxDetail {
 		if info.DiskOnly {
 			answer.PauseMode = "filesystem"
 		}
-	}
-	if info.Network.DenyInternet {
-		answer.Network.DenyOut = []string{allTraffic}
 	}
 	return answer
 }

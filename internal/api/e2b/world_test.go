@@ -427,6 +427,16 @@ func (c *core) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.
 	return c.may(id, sandbox.Running)
 }
 
+func (c *core) SetNetwork(_ context.Context, id string, options sandbox.NetworkOptions) (sandbox.Info, error) {
+	info, err := c.Get(id)
+	if err != nil {
+		return info, err
+	}
+	said, err := json.Marshal(options)
+	c.note("SetNetwork %s %s", id, said)
+	return info, err
+}
+
 func (c *core) Dial(context.Context, string, uint16) (net.Conn, error) {
 	if c.agent != nil {
 		return c.agent()

@@ -1,0 +1,160 @@
+package guard
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/approval"
+	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/policy"
+)
+
+// Refusal is something that was refused, as who met it is told.
+type Refusal struct {
+	ID     string       `json:"id"`
+	Time   time.Time    `json:"time"`
+	Kind   policy.Kind  `json:"kind"`
+	What   string       `json:"what"` // the action in words
+	Rule   string       `json:"rule,omitempty"`
+	Scope  policy.Scope `json:"scope,omitzero"`
+	Reason string       `json:"reason"`
+	HoldID string       `json:"holdID,omitempty"` // of the hold that was not approved
+}
+
+// outcome is how an action was decided.
+type outcome struct {
+	allowed bool
+	verdict policy.Verdict
+	reason  string // of a refusal, or why it is allowed
+	id      string // of a refusal, a hold or a grant
+	hold    string
+}
+
+// settle turns a verdict on an action of which all is known into an outcome; it may
+// wait for a person. again is for what must not wait.
+func (g *Guard) settle(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, again bool) outcome {
+	switch v.Decision {
+	case policy.Allow:
+		return outcome{allowed: true, verdict: v, reason: v.Reason}
+	case policy.Ask:
+		return g.ask(ctx, s, a, v, again)
+	}
+	return outcome{verdict: v, reason: v.Reason, id: newID()}
+}
+
+// ask looks for a grant, then for a person. A named destination is asked about by its
+// name: that its address belongs to it was seen, and which of several it is changes
+// nothing.
+func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, again bool) outcome {
+	if a.Host != "" {
+		a.Address = a.Address.Unmap()
+		a = withoutAddress(a)
+	}
+	if g.config.Desk == nil {
+		return outcome{verdict: v, id: newID(), reason: "a rule says to ask a person, and nobody can be asked here: start a server"}
+	}
+	if grant, ok := g.config.Desk.Granted(s, a, a.Hash()); ok {
+		return outcome{allowed: true, verdict: v, reason: "approved by " + grant.Approver, id: grant.ID, hold: grant.HoldID}
+	}
+	if again {
+		return outcome{verdict: v, id: newID(), reason: "a rule says to ask a person first"}
+	}
+	hold, err := g.config.Desk.Ask(ctx, s, a, v, 0)
+	o := outcome{verdict: v, id: hold.ID, hold: hold.ID}
+	switch {
+	case err != nil && ctx.Err() != nil && hold.State == approval.Pending:
+		o.reason = "who asked went away before a person had answered"
+	case err != nil:
+		o.reason = "a person could not be asked: " + err.Error()
+	case hold.State == approval.Approved:
+		o.allowed, o.reason = true, "approved"
+		if hold.Answer != nil {
+			o.reason = "approved by " + hold.Answer.Approver
+		}
+	case hold.State == approval.Expired:
+		o.reason = "a person was asked and nobody answered in time"
+	default:
+		o.reason = "a person denied it"
+		if hold.Answer != nil && hold.Answer.Reason != "" {
+			o.reason += ": " + hold.Answer.Reason
+		}
+	}
+	if o.id == "" {
+		o.id = newID()
+	}
+	return o
+}
+
+func withoutAddress(a policy.Action) policy.Action {
+	var none policy.Action
+	a.Address = none.Address
+	a.Unknown = 0
+	return a
+}
+
+// refusal is what is told about an outcome that is not to allow.
+func (o outcome) refusal(a policy.Action) Refusal {
+	return Refusal{
+		ID: o.id, Time: time.Now().UTC(), Kind: a.Kind, What: words(a), Rule: o.verdict.Rule, Scope: o.verdict.Scope,
+		Reason: o.reason, HoldID: o.hold,
+	}
+}
+
+// record writes an outcome down.
+func (g *Guard) record(s policy.Subject, kind audit.Kind, actor, what string, a policy.Action, o outcome) {
+	decision := string(policy.Deny)
+	if o.allowed {
+		decision = string(policy.Allow)
+	}
+	detail := map[string]any{"action": shortened(a)}
+	if o.verdict.Scope.Kind != "" {
+		detail["scope"] = o.verdict.Scope
+	}
+	if o.hold != "" {
+		detail["hold"] = o.hold
+	}
+	raw, err := json.Marshal(detail)
+	if err != nil {
+		raw = nil // strings and numbers always encode
+	}
+	g.config.Audit.Append(audit.Record{
+		Kind: kind, Actor: actor, SandboxID: s.SandboxID, KeyID: s.KeyID, What: what,
+		Decision: decision, Rule: o.verdict.Rule, Reason: o.reason, ID: o.id, Detail: raw,
+	})
+}
+
+// maxRecordedText bounds a command or code in a record, bytes; its hash is of all of it.
+const maxRecordedText = 2 << 10
+
+// shortened is an action as it is recorded.
+func shortened(a policy.Action) any {
+	if len(a.Command) <= maxRecordedText {
+		return a
+	}
+	hash := a.Hash()
+	a.Command = strings.ToValidUTF8(a.Command[:maxRecordedText], "?") + "…"
+	return struct {
+		policy.Action
+		Hash string `json:"hash"`
+	}{a, hash}
+}
+
+// maxWords bounds an action in words, for logs and messages.
+const maxWords = 300
+
+func words(a policy.Action) string {
+	text := a.String()
+	if len(text) > maxWords {
+		text = strings.ToValidUTF8(text[:maxWords], "?") + "…"
+	}
+	return text
+}
+
+// newID names a refusal.
+func newID() string { return "req_" + strings.ToLower(rand.Text()[:16]) }
+
+var errNoInterceptor = errors.New("this process has no authority to end TLS with")

@@ -1,0 +1,226 @@
+package guard_test
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/approval"
+	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/guard"
+	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// records keeps what was recorded.
+type records struct {
+	mu  sync.Mutex
+	all []audit.Record
+}
+
+func (r *records) Append(a audit.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, a)
+}
+
+func (r *records) last(t *testing.T) audit.Record {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.NotEmpty(t, r.all)
+	return r.all[len(r.all)-1]
+}
+
+// interceptor stands for one that is there; nothing here connects.
+type interceptor struct{ gateway.Interceptor }
+
+// noTemplates is a store without templates.
+type templates = store.Templates
+
+type noTemplates struct{ templates }
+
+func (noTemplates) Template(context.Context, string) (store.Template, error) {
+	return store.Template{}, store.ErrNotFound
+}
+
+type world struct {
+	*guard.Guard
+	records *records
+	owner   *sandbox.Owner
+	policy  gateway.Policy
+	logged  []string
+}
+
+func newWorld(t *testing.T, desk guard.Desk, tables ...policy.Table) *world {
+	t.Helper()
+	w := &world{records: &records{}}
+	var err error
+	w.Guard, err = guard.New(t.Context(), guard.Config{
+		Store: noTemplates{}, Audit: w.records, Desk: desk, Interceptor: interceptor{}, Log: slog.New(slog.DiscardHandler),
+		Tables: func(context.Context) ([]policy.Table, error) { return tables, nil },
+	})
+	require.NoError(t, err)
+	w.own(sandbox.NetworkOptions{})
+	w.policy = w.Policy(func() *sandbox.Owner { return w.owner })
+	return w
+}
+
+func (w *world) own(o sandbox.NetworkOptions, rules ...policy.Rule) {
+	w.owner = &sandbox.Owner{
+		Subject: policy.Subject{SandboxID: "i1", KeyID: "k1"}, Network: o, Rules: policy.Table{Rules: rules},
+		Log: func(_ bool, text string) { w.logged = append(w.logged, text) },
+	}
+}
+
+func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+var server = policy.Scope{Kind: policy.ServerScope}
+
+func onlyExample() policy.Table {
+	return policy.Table{
+		Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Deny},
+		Rules: []policy.Rule{{Name: "example", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Host: []string{"example.com", "*.example.org"}}}}},
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	denyAll := sandbox.NetworkOptions{DenyInternet: true}
+	name := sandbox.NetworkOptions{AllowOut: []string{"example.com"}, DenyOut: []string{"0.0.0.0/0"}}
+	asking := policy.Table{Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Ask}}
+	gets := policy.Table{
+		Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Deny},
+		Rules: []policy.Rule{{Name: "gets", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Host: []string{"example.com"}, Method: []string{"GET"}}}}},
+	}
+	private := policy.Table{
+		Scope: server,
+		Rules: []policy.Rule{{Name: "database", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"10.9.0.0/16"}}}}},
+	}
+	metadata := policy.Table{
+		Scope: server,
+		Rules: []policy.Rule{{Name: "all", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"169.254.169.254", "0.0.0.0/0", "127.0.0.1"}}}}},
+	}
+	tcp := func(to string, names ...string) gateway.Request {
+		r := gateway.Request{Protocol: gateway.TCP, Destination: at(to), Names: names}
+		if len(names) > 0 {
+			r.Name = names[0]
+		}
+		return r
+	}
+	named := func(p gateway.Protocol, to, name string) gateway.Request {
+		return gateway.Request{Protocol: p, Destination: at(to), Name: name, Names: []string{name}}
+	}
+	for _, row := range []struct {
+		about   string
+		tables  []policy.Table
+		options sandbox.NetworkOptions
+		request gateway.Request
+		want    gateway.Verdict
+	}{
+		{"the internet is open by default", nil, sandbox.NetworkOptions{}, tcp("93.184.216.34:443"), gateway.Allow},
+		{"private addresses are not", nil, sandbox.NetworkOptions{}, tcp("10.1.2.3:443"), gateway.Deny},
+		{"nor is metadata", nil, sandbox.NetworkOptions{}, tcp("169.254.169.254:80"), gateway.Deny},
+		{"nor for a rule that allows it: nothing opens link-local", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("169.254.169.254:80"), gateway.Deny},
+		{"nor a rule for all addresses", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("10.1.2.3:80"), gateway.Deny},
+		{"a rule of the server opens a private range that it names", []policy.Table{private}, sandbox.NetworkOptions{}, tcp("10.9.1.1:5432"), gateway.Allow},
+		{"and nothing beside it", []policy.Table{private}, sandbox.NetworkOptions{}, tcp("10.8.1.1:5432"), gateway.Deny},
+		{"offline is offline", nil, denyAll, tcp("93.184.216.34:443"), gateway.Deny},
+		{"and knows no names", nil, denyAll, gateway.Request{Protocol: gateway.DNS, Name: "example.com"}, gateway.Deny},
+		{"an allowed name may be asked for", nil, name, gateway.Request{Protocol: gateway.DNS, Name: "example.com"}, gateway.Allow},
+		{"another may not, so that questions carry nothing out", nil, name, gateway.Request{Protocol: gateway.DNS, Name: "data.evil.com"}, gateway.Deny},
+		{"under names an address has to say what it is for", nil, name, tcp("93.184.216.34:443"), gateway.Inspect},
+		{"and only where names are allowed", nil, name, tcp("93.184.216.34:22", "example.com"), gateway.Deny},
+		{"it says an allowed name", nil, name, named(gateway.TLS, "93.184.216.34:443", "example.com"), gateway.Allow},
+		{"it says another", nil, name, named(gateway.TLS, "93.184.216.34:443", "evil.com"), gateway.Deny},
+		{"it says none", nil, name, named(gateway.TLS, "93.184.216.34:443", ""), gateway.Deny},
+		{"it is neither TLS nor HTTP", nil, name, named(gateway.Opaque, "93.184.216.34:443", "example.com"), gateway.Deny},
+		{"it is a request", nil, name, named(gateway.HTTP, "93.184.216.34:80", "example.com"), gateway.Allow},
+		{"datagrams say no name", nil, name, named(gateway.UDP, "93.184.216.34:443", "example.com"), gateway.Deny},
+		{"a name of a table, any port", []policy.Table{onlyExample()}, sandbox.NetworkOptions{}, named(gateway.Opaque, "93.184.216.34:22", "example.com"), gateway.Allow},
+		{"a name below", []policy.Table{onlyExample()}, sandbox.NetworkOptions{}, named(gateway.TLS, "93.184.216.34:443", "a.b.example.org"), gateway.Allow},
+		{"not the name itself", []policy.Table{onlyExample()}, sandbox.NetworkOptions{}, named(gateway.TLS, "93.184.216.34:443", "example.org"), gateway.Deny},
+		{"UDP of a name is closed unless a rule says UDP", []policy.Table{onlyExample()}, sandbox.NetworkOptions{}, named(gateway.UDP, "93.184.216.34:443", "example.com"), gateway.Deny},
+		{"a method has to be seen", []policy.Table{gets}, sandbox.NetworkOptions{}, named(gateway.TLS, "93.184.216.34:443", "example.com"), gateway.Inspect},
+		{"an empty allow list allows nothing", []policy.Table{{Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Deny}}}, sandbox.NetworkOptions{}, tcp("93.184.216.34:443"), gateway.Deny},
+		{"what would be asked about gets no address", []policy.Table{asking}, sandbox.NetworkOptions{}, gateway.Request{Protocol: gateway.DNS, Name: "example.com"}, gateway.Later},
+		{"a key cannot allow what the server denies", []policy.Table{onlyExample(), {Scope: policy.Scope{Kind: policy.KeyScope, ID: "k1"}, Rules: []policy.Rule{{Name: "all", Kind: policy.Egress, Decision: policy.Allow}}}}, sandbox.NetworkOptions{}, named(gateway.TLS, "93.184.216.34:443", "evil.com"), gateway.Deny},
+	} {
+		t.Run(row.about, func(t *testing.T) {
+			w := newWorld(t, nil, row.tables...)
+			w.own(row.options)
+			d := w.policy.Decide(t.Context(), row.request)
+			require.Equal(t, row.want, d.Verdict, "%+v", d)
+			if d.Verdict == gateway.Deny {
+				require.NotEmpty(t, d.Reason)
+			}
+			if d.Verdict == gateway.Deny || d.Verdict == gateway.Allow {
+				last := w.records.last(t)
+				require.Equal(t, map[gateway.Verdict]string{gateway.Deny: "deny", gateway.Allow: "allow"}[d.Verdict], last.Decision)
+				require.Equal(t, "i1", last.SandboxID)
+			}
+		})
+	}
+}
+
+// desk answers each question in one way.
+type desk struct {
+	state approval.State
+	asked []policy.Action
+}
+
+func (d *desk) Granted(policy.Subject, policy.Action, string) (approval.Grant, bool) {
+	return approval.Grant{}, false
+}
+func (d *desk) Forget(string) {}
+func (d *desk) Ask(_ context.Context, s policy.Subject, a policy.Action, v policy.Verdict, _ time.Duration) (approval.Hold, error) {
+	d.asked = append(d.asked, a)
+	return approval.Hold{ID: "h1", Subject: s, Action: a, State: d.state, Answer: &approval.Answer{Approver: "key:a", Reason: "why"}}, nil
+}
+
+func TestAPersonIsAskedByTheName(t *testing.T) {
+	asking := policy.Table{Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Ask}}
+	for state, want := range map[approval.State]gateway.Verdict{
+		approval.Approved: gateway.Allow, approval.Denied: gateway.Deny, approval.Expired: gateway.Deny,
+	} {
+		d := &desk{state: state}
+		w := newWorld(t, d, asking)
+		r := gateway.Request{Protocol: gateway.TLS, Destination: at("198.18.0.7:443"), Name: "example.com", Held: true}
+		require.Equal(t, gateway.Inspect, w.policy.Decide(t.Context(), gateway.Request{Protocol: gateway.TCP, Destination: r.Destination, Name: r.Name, Held: true}).Verdict)
+		require.Empty(t, d.asked, "not before the connection says what it is for")
+		require.Equal(t, want, w.policy.Decide(t.Context(), r).Verdict)
+		require.Equal(t, []policy.Action{{Kind: policy.Egress, Protocol: "tcp", Host: "example.com", Port: 443}}, d.asked,
+			"the address that stands for the name is not part of it")
+		again := r
+		again.Again = true
+		require.Equal(t, gateway.Deny, w.policy.Decide(t.Context(), again).Verdict, "what is open does not wait")
+		require.Len(t, d.asked, 1)
+	}
+}
+
+func TestNobodyToAskIsANo(t *testing.T) {
+	w := newWorld(t, nil, policy.Table{Scope: server, Default: map[policy.Kind]policy.Decision{policy.Exec: policy.Ask}})
+	err := w.Admit(t.Context(), sandbox.Info{ID: "i1", KeyID: "k1"}, policy.Action{Kind: policy.Exec, Command: "ls", User: "user"})
+	var denied *sandbox.DeniedError
+	require.ErrorAs(t, err, &denied)
+	require.Contains(t, denied.Reason, "nobody can be asked")
+	require.Equal(t, "deny", w.records.last(t).Decision)
+}
+
+func TestRefusalsAreKeptForWhoAsks(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.policy.Decide(t.Context(), gateway.Request{Protocol: gateway.TCP, Destination: at("10.1.2.3:80")})
+	require.True(t, d.Readable)
+	kept := w.Refusals("i1")
+	require.Len(t, kept, 1)
+	require.Equal(t, d.ID, kept[0].ID)
+	require.Contains(t, w.logged[0], d.ID)
+	w.OnEvent(sandbox.Event{Kind: sandbox.EventEnded, Info: sandbox.Info{ID: "i1"}})
+	require.Empty(t, w.Refusals("i1"))
+}

@@ -1,0 +1,69 @@
+package guard
+
+import (
+	"slices"
+	"sync"
+)
+
+// refusalsKept is how many refusals of a sandbox are kept to be asked about.
+const refusalsKept = 100
+
+// narrow is what the guard keeps of one sandbox, over pauses, until it ends.
+type narrow struct {
+	mu       sync.Mutex
+	refusals []Refusal // oldest first
+	ports    map[uint16]bool
+}
+
+func (g *Guard) narrowOf(sandboxID string) *narrow {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	kept := g.narrow[sandboxID]
+	if kept == nil {
+		kept = &narrow{ports: map[uint16]bool{}}
+		g.narrow[sandboxID] = kept
+	}
+	return kept
+}
+
+// forget drops what is kept of a sandbox that has ended.
+func (g *Guard) forget(sandboxID string) {
+	g.mu.Lock()
+	delete(g.narrow, sandboxID)
+	g.mu.Unlock()
+	if g.config.Desk != nil {
+		g.config.Desk.Forget(sandboxID)
+	}
+}
+
+func (k *narrow) refused(r Refusal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.refusals = append(k.refusals, r); len(k.refusals) > refusalsKept {
+		k.refusals = slices.Delete(k.refusals, 0, 1)
+	}
+}
+
+// seenPort tells whether a port was admitted before, and notes that it was.
+func (k *narrow) seenPort(port uint16) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	seen := k.ports[port]
+	k.ports[port] = true
+	return seen
+}
+
+// Refusals lists what was refused to a sandbox lately, the latest first.
+func (g *Guard) Refusals(sandboxID string) []Refusal {
+	g.mu.Lock()
+	kept := g.narrow[sandboxID]
+	g.mu.Unlock()
+	if kept == nil {
+		return nil
+	}
+	kept.mu.Lock()
+	defer kept.mu.Unlock()
+	list := slices.Clone(kept.refusals)
+	slices.Reverse(list)
+	return list
+}

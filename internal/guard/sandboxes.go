@@ -1,0 +1,226 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// guarded is a manager whose callers' actions are decided first.
+type guarded struct {
+	sandbox.Sandboxes
+	guard *Guard
+}
+
+// Sandboxes wraps a manager, for the dialects: what they ask of it is decided by the
+// rules, and may wait for a person. A refusal is a *sandbox.DeniedError.
+func (g *Guard) Sandboxes(inner sandbox.Sandboxes) sandbox.Sandboxes { return &guarded{inner, g} }
+
+// Create decides on lifetime and resources before anything is made, and puts
+// placeholders of secrets into the variables.
+func (s *guarded) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error) {
+	t, err := s.guard.config.Store.Template(ctx, req.Template)
+	if err == nil {
+		subject := policy.Subject{KeyID: req.KeyID, TemplateID: t.ID, TemplateName: t.Name}
+		actions := []policy.Action{
+			{Kind: policy.Lifetime, Timeout: req.Timeout},
+			{Kind: policy.Resources, CPUs: t.CPUs, MemoryBytes: t.MemoryBytes},
+		}
+		for _, a := range actions {
+			if err := s.guard.admit(ctx, subject, nil, audit.Lifecycle, "create", a); err != nil {
+				return sandbox.Info{}, err
+			}
+		}
+	} else if !errors.Is(err, store.ErrNotFound) { // else the manager says it in its words
+		return sandbox.Info{}, err
+	}
+	if err := s.guard.giveSecrets(ctx, &req); err != nil {
+		return sandbox.Info{}, err
+	}
+	return s.Sandboxes.Create(ctx, req)
+}
+
+// SetTimeout decides on lifetimes that become longer.
+func (s *guarded) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.Info, error) {
+	info, err := s.Get(id)
+	if err == nil && time.Now().Add(d).After(info.EndAt) {
+		err = s.lifetime(context.Background(), info, d)
+	}
+	if err != nil {
+		return sandbox.Info{}, err
+	}
+	return s.Sandboxes.SetTimeout(id, d, extendOnly)
+}
+
+func (s *guarded) lifetime(ctx context.Context, info sandbox.Info, d time.Duration) error {
+	return s.guard.admitFor(ctx, info, audit.Lifecycle, "lengthen", policy.Action{Kind: policy.Lifetime, Timeout: d})
+}
+
+// Resume decides on the lifetime that it gives.
+func (s *guarded) Resume(ctx context.Context, id string, req sandbox.ResumeRequest) (sandbox.Info, bool, error) {
+	info, err := s.Get(id)
+	if err == nil && time.Now().Add(req.Timeout).After(info.EndAt) {
+		err = s.lifetime(ctx, info, req.Timeout)
+	}
+	if err != nil {
+		return sandbox.Info{}, false, err
+	}
+	return s.Sandboxes.Resume(ctx, id, req)
+}
+
+// Fork decides on the copy and its lifetime.
+func (s *guarded) Fork(ctx context.Context, id string, req sandbox.ForkRequest) ([]sandbox.Fork, error) {
+	info, err := s.Get(id)
+	if err == nil {
+		err = s.guard.admitFor(ctx, info, audit.Lifecycle, "copy", policy.Action{Kind: policy.Snapshot, Copy: "fork"})
+	}
+	if err == nil {
+		err = s.lifetime(ctx, info, req.Timeout)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.Sandboxes.Fork(ctx, id, req)
+}
+
+// Snapshot decides on the copy.
+func (s *guarded) Snapshot(ctx context.Context, id string, req sandbox.SnapshotRequest) (store.Template, error) {
+	info, err := s.Get(id)
+	if err == nil {
+		err = s.guard.admitFor(ctx, info, audit.Lifecycle, "copy", policy.Action{Kind: policy.Snapshot, Copy: "snapshot"})
+	}
+	if err != nil {
+		return store.Template{}, err
+	}
+	return s.Sandboxes.Snapshot(ctx, id, req)
+}
+
+// SetRules checks the rules first.
+func (s *guarded) SetRules(ctx context.Context, id string, rules policy.Table) (sandbox.Info, error) {
+	if err := CheckRules(rules); err != nil {
+		return sandbox.Info{}, err
+	}
+	return s.Sandboxes.SetRules(ctx, id, rules)
+}
+
+// CheckRules returns a *sandbox.InvalidError unless rules can be those of a sandbox.
+func CheckRules(rules policy.Table) error {
+	rules.Scope = policy.Scope{Kind: policy.SandboxScope, ID: "any"}
+	if _, err := policy.Compile(rules); err != nil {
+		return &sandbox.InvalidError{Message: err.Error()}
+	}
+	return nil
+}
+
+// Admit implements edge.Guard. Ports are recorded when they are first admitted, since
+// a page may ask for them a thousand times.
+func (g *Guard) Admit(ctx context.Context, info sandbox.Info, a policy.Action) error {
+	switch a.Kind {
+	case policy.Exec:
+		return g.admitFor(ctx, info, audit.Exec, "start", a)
+	case policy.FileOut:
+		return g.admitFor(ctx, info, audit.File, "read", a)
+	}
+	return g.admitFor(ctx, info, audit.Network, "expose", a)
+}
+
+// HasRules implements edge.Guard.
+func (g *Guard) HasRules(info sandbox.Info, kind policy.Kind) bool {
+	return g.setFor(info.Subject(), info.Rules).Has(kind)
+}
+
+// setFor are the tables that hold for what callers do with a sandbox.
+func (g *Guard) setFor(s policy.Subject, own policy.Table) policy.Set {
+	set := g.book.For(s)
+	if len(own.Rules) == 0 && len(own.Default) == 0 {
+		return set
+	}
+	own.Scope = policy.Scope{Kind: policy.SandboxScope, ID: s.SandboxID}
+	compiled, err := policy.Compile(own)
+	if err != nil { // checked when it was set, so it is from another version: deny all
+		deny := map[policy.Kind]policy.Decision{}
+		for _, kind := range policy.Kinds {
+			deny[kind] = policy.Deny
+		}
+		compiled, _ = policy.Compile(policy.Table{Scope: own.Scope, Default: deny})
+	}
+	return append(set, compiled)
+}
+
+func (g *Guard) admitFor(ctx context.Context, info sandbox.Info, kind audit.Kind, what string, a policy.Action) error {
+	return g.admit(ctx, info.Subject(), &info.Rules, kind, what, a)
+}
+
+// admit decides on what a caller does.
+func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, kind audit.Kind, what string, a policy.Action) error {
+	if own == nil {
+		own = &policy.Table{}
+	}
+	v := g.setFor(s, *own).Judge(a)
+	o := g.settle(ctx, s, a, v, false)
+	actor := g.actor(ctx, s, a.Kind)
+	routine := o.allowed && v.Rule == ""
+	if !routine || kind == audit.Exec || kind == audit.File || a.Kind == policy.Port && !g.narrowOf(s.SandboxID).seenPort(a.Port) {
+		g.record(s, kind, actor, what, a, o)
+	}
+	if o.allowed {
+		return nil
+	}
+	refusal := o.refusal(a)
+	if s.SandboxID != "" {
+		g.narrowOf(s.SandboxID).refused(refusal)
+	}
+	if g.config.OnRefusal != nil {
+		g.config.OnRefusal(s, refusal)
+	}
+	return &sandbox.DeniedError{What: refusal.What, Reason: o.reason, Rule: v.Rule, ID: o.id}
+}
+
+// actor is who does something: a key or the owner where an API knows, else who has the
+// token of the sandbox, or anybody who reaches a port of it.
+func (g *Guard) actor(ctx context.Context, s policy.Subject, kind policy.Kind) string {
+	if g.config.Actor != nil {
+		if actor := g.config.Actor(ctx); actor != "" {
+			return actor
+		}
+	}
+	if kind == policy.Port {
+		return "visitor"
+	}
+	return "token:" + s.SandboxID
+}
+
+// OnEvent records what happens to sandboxes, and forgets those that end.
+func (g *Guard) OnEvent(e sandbox.Event) {
+	detail, err := json.Marshal(map[string]any{"template": e.Info.TemplateName, "state": e.Info.State, "endAt": e.Info.EndAt})
+	if err != nil {
+		detail = nil
+	}
+	g.config.Audit.Append(audit.Record{
+		Kind: audit.Lifecycle, Actor: "server", SandboxID: e.Info.ID, KeyID: e.Info.KeyID,
+		What: string(e.Kind), Reason: e.Detail, Detail: detail,
+	})
+	if e.Kind == sandbox.EventEnded {
+		g.forget(e.Info.ID)
+	}
+}
+
+// giveSecrets puts placeholders where the variables of a create name secrets.
+func (g *Guard) giveSecrets(ctx context.Context, req *sandbox.CreateRequest) error {
+	if g.config.Secrets == nil {
+		return nil
+	}
+	vars, names, err := g.config.Secrets.Env(ctx, req.KeyID, req.EnvVars)
+	if err != nil {
+		return &sandbox.InvalidError{Message: fmt.Sprintf("envVars: %s", err)}
+	}
+	req.EnvVars, req.Secrets = vars, append(req.Secrets, names...)
+	return nil
+}
