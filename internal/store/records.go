@@ -270,3 +270,14 @@ type Grant struct {
 	Until     time.Time       `json:"until,omitzero"` // zero: no end
 	Data      json.RawMessage `json:"data"`           // as of Hold
 }
+
+// Policy is the rules of one scope.
+type Policy struct {
+	Scope     string          `json:"scope"`             // server, key, template or sandbox
+	ScopeID   string          `json:"scopeID,omitempty"` // of the key, template or sandbox
+	Record    json.RawMessage `json:"record"`            // a policy.Table; the store does not look into it
+	UpdatedAt time.Time       `json:"updatedAt"`
+}
+
+// SandboxPolicy is Policy.Scope of the rules of one sandbox.
+const SandboxPolicy = "sandbox"

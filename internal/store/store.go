@@ -1,7 +1,7 @@
 // Package store owns the durable records of a server: keys, sandboxes,
 // templates and their builds, volumes, events, webhooks and what is delivered to
-// them, and of what waits for a person's approval. It holds the interface, the records and the secrets of keys; an
-// implementation lives in a folder of its own and passes storetest. It knows no
+// them, rules, and what waits for a person's approval. It holds the interface, the
+// records and the secrets of keys; an implementation lives in a folder of its own and passes storetest. It knows no
 // other package of the core and touches no files but its own.
 package store
 
@@ -72,6 +72,7 @@ type Store interface {
 	Webhooks
 	Deliveries
 	Approvals
+	Policies
 
 	Close() error
 }
@@ -92,7 +93,8 @@ type Keys interface {
 	// of change is returned and nothing is stored. ErrExists when the new name is
 	// taken. change must not use the store.
 	UpdateKey(ctx context.Context, idOrName string, change func(*Key) error) (Key, error)
-	// DeleteKey removes a key by id or name, and its webhooks with it.
+	// DeleteKey removes a key by id or name, and its webhooks with it. Its rules go
+	// with the last of its sandboxes, see [Policies].
 	DeleteKey(ctx context.Context, idOrName string) error
 }
 
@@ -267,6 +269,21 @@ type Deliveries interface {
 	// PruneDeliveries deletes, of each webhook's deliveries that ended, those that did
 	// before a time and all but the newest most. It returns how many it deleted.
 	PruneDeliveries(ctx context.Context, endedBefore time.Time, most int) (int, error)
+}
+
+// Policies are the rules of scopes: what people wrote that sandboxes may do. The
+// rules of a key or template stay after it as long as one of its sandboxes lives, which
+// they hold for; then they go, at the latest with the next PruneSandboxes. Those of a
+// sandbox go likewise after its end.
+type Policies interface {
+	// PutPolicy stores the rules of a scope, in place of those it has.
+	PutPolicy(ctx context.Context, p Policy) error
+	// Policies lists all, the widest scopes first, those of one kind by id.
+	Policies(ctx context.Context) ([]Policy, error)
+	// ReplacePolicies stores these in place of all there are but those of sandboxes.
+	ReplacePolicies(ctx context.Context, all []Policy) error
+	// DeletePolicy removes the rules of a scope.
+	DeletePolicy(ctx context.Context, scope, scopeID string) error
 }
 
 // DeliveryFilter selects deliveries of one webhook.

@@ -132,7 +132,7 @@ func (s *Store) DeleteKey(ctx context.Context, idOrName string) error {
 				return err
 			}
 		}
-		return q.DeleteKey(ctx, row.ID)
+		return errors.Join(q.DeleteKey(ctx, row.ID), q.DeleteOrphanedPolicies(ctx))
 	})
 	if err != nil {
 		return fmt.Errorf("delete key %q: %w", idOrName, err)

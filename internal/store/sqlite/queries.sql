@@ -321,3 +321,26 @@ UPDATE approval_changes SET count = count + 1;
 
 -- name: ApprovalChanges :one
 SELECT count FROM approval_changes;
+
+-- name: PutPolicy :exec
+INSERT INTO policies (scope, scope_id, record, updated_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (scope, scope_id) DO UPDATE SET record = excluded.record, updated_at = excluded.updated_at;
+
+-- name: Policies :many
+SELECT * FROM policies
+ORDER BY CASE scope WHEN 'server' THEN 0 WHEN 'key' THEN 1 WHEN 'template' THEN 2 ELSE 3 END, scope_id;
+
+-- name: DeletePolicy :execrows
+DELETE FROM policies WHERE scope = ? AND scope_id = ?;
+
+-- name: DeletePoliciesBut :exec
+DELETE FROM policies WHERE scope <> ?;
+
+-- name: DeleteOrphanedPolicies :exec
+DELETE FROM policies
+WHERE (scope = 'key' AND scope_id NOT IN (SELECT k.id FROM keys k)
+       AND scope_id NOT IN (SELECT COALESCE(json_extract(s.record, '$.keyID'), '') FROM sandboxes s WHERE s.ended_at = 0))
+   OR (scope = 'template' AND scope_id NOT IN (SELECT t.id FROM templates t)
+       AND scope_id NOT IN (SELECT b.template_id FROM builds b WHERE b.finished_at = 0)
+       AND scope_id NOT IN (SELECT COALESCE(json_extract(s.record, '$.templateID'), '') FROM sandboxes s WHERE s.ended_at = 0))
+   OR (scope = 'sandbox' AND scope_id IN (SELECT s.id FROM sandboxes s WHERE s.ended_at <> 0));

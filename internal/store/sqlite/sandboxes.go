@@ -59,6 +59,9 @@ func (s *Store) Sandboxes(ctx context.Context, ended bool) ([]store.Sandbox, err
 func (s *Store) PruneSandboxes(ctx context.Context, endedBefore time.Time, keep int) (int, error) {
 	var deleted int
 	err := s.write(ctx, func(q *query.Queries) error {
+		if err := q.DeleteOrphanedPolicies(ctx); err != nil {
+			return err // first, while the records say which sandboxes ended
+		}
 		n, err := q.PruneSandboxesBefore(ctx, micros(endedBefore))
 		if err != nil {
 			return err

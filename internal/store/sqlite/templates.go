@@ -122,7 +122,7 @@ func (s *Store) UntagTemplate(ctx context.Context, idOrAlias string, tags []stri
 			return err
 		}
 		removed, err = removeTags(ctx, q, row.ID, tags)
-		return err
+		return errors.Join(err, q.DeleteOrphanedPolicies(ctx))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("remove tags of template %q: %w", idOrAlias, err)
@@ -148,32 +148,37 @@ func (s *Store) SetPublic(ctx context.Context, idOrAlias string, public bool) er
 // DeleteTemplate implements store.Templates.
 func (s *Store) DeleteTemplate(ctx context.Context, ref string) (removed []store.Template, err error) {
 	err = s.write(ctx, func(q *query.Queries) error {
-		if t, err := oneTemplate(q.TemplateBuild(ctx, ref)); !errors.Is(err, sql.ErrNoRows) {
-			if err != nil {
-				return err
-			}
-			removed, err = removeTags(ctx, q, t.ID, t.Tags)
+		if removed, err = deleteByRef(ctx, q, ref); err != nil {
 			return err
 		}
-		name, tag, tagged := strings.Cut(ref, ":")
-		if !tagged {
-			removed, err = deleteTemplate(ctx, q, name)
-			return err
-		}
-		row, err := findTemplate(ctx, q, name)
-		if err != nil {
-			return err
-		}
-		if _, err := q.Tag(ctx, query.TagParams{TemplateID: row.ID, Tag: tag}); err != nil {
-			return err
-		}
-		removed, err = removeTags(ctx, q, row.ID, []string{tag})
-		return err
+		return q.DeleteOrphanedPolicies(ctx)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("delete template %q: %w", ref, err)
 	}
 	return removed, nil
+}
+
+// deleteByRef removes a build, a tag or a whole template, as ref says.
+func deleteByRef(ctx context.Context, q *query.Queries, ref string) ([]store.Template, error) {
+	if t, err := oneTemplate(q.TemplateBuild(ctx, ref)); !errors.Is(err, sql.ErrNoRows) {
+		if err != nil {
+			return nil, err
+		}
+		return removeTags(ctx, q, t.ID, t.Tags)
+	}
+	name, tag, tagged := strings.Cut(ref, ":")
+	if !tagged {
+		return deleteTemplate(ctx, q, name)
+	}
+	row, err := findTemplate(ctx, q, name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := q.Tag(ctx, query.TagParams{TemplateID: row.ID, Tag: tag}); err != nil {
+		return nil, err
+	}
+	return removeTags(ctx, q, row.ID, []string{tag})
 }
 
 // deleteTemplate removes a whole template with everything that is recorded of it.

@@ -69,6 +69,10 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"DeliveriesAreListedInPages", deliveriesAreListed},
 		{"DeliveryOfAPrunedEventIsDropped", deliveryOfPrunedEventIsDropped},
 		{"PruneSparesPendingDeliveries", pruneSparesPendingDeliveries},
+		{"PolicyIsReadBackAsWritten", policyIsReadBackAsWritten},
+		{"PoliciesAreListedByScope", policiesAreListedByScope},
+		{"PoliciesAreReplacedTogether", policiesAreReplacedTogether},
+		{"PoliciesGoWithWhatTheyHoldFor", policiesGoWithWhatTheyHoldFor},
 		{"WritersDoNotLoseEachOthersWork", writersDoNotLoseWork},
 		{"CancelledContextEndsACall", cancelledContextEndsACall},
 	}

@@ -82,6 +82,13 @@ type Key struct {
 	SelfApproval  int64
 }
 
+type Policy struct {
+	Scope     string
+	ScopeID   string
+	Record    string
+	UpdatedAt int64
+}
+
 type Sandbox struct {
 	ID        string
 	CreatedAt int64

@@ -579,6 +579,47 @@ func (q *Queries) DeleteKey(ctx context.Context, id string) error {
 	return err
 }
 
+const deleteOrphanedPolicies = `-- name: DeleteOrphanedPolicies :exec
+DELETE FROM policies
+WHERE (scope = 'key' AND scope_id NOT IN (SELECT k.id FROM keys k)
+       AND scope_id NOT IN (SELECT COALESCE(json_extract(s.record, '$.keyID'), '') FROM sandboxes s WHERE s.ended_at = 0))
+   OR (scope = 'template' AND scope_id NOT IN (SELECT t.id FROM templates t)
+       AND scope_id NOT IN (SELECT b.template_id FROM builds b WHERE b.finished_at = 0)
+       AND scope_id NOT IN (SELECT COALESCE(json_extract(s.record, '$.templateID'), '') FROM sandboxes s WHERE s.ended_at = 0))
+   OR (scope = 'sandbox' AND scope_id IN (SELECT s.id FROM sandboxes s WHERE s.ended_at <> 0))
+`
+
+func (q *Queries) DeleteOrphanedPolicies(ctx context.Context) error {
+	_, err := q.db.ExecContext(ctx, deleteOrphanedPolicies)
+	return err
+}
+
+const deletePoliciesBut = `-- name: DeletePoliciesBut :exec
+DELETE FROM policies WHERE scope <> ?
+`
+
+func (q *Queries) DeletePoliciesBut(ctx context.Context, scope string) error {
+	_, err := q.db.ExecContext(ctx, deletePoliciesBut, scope)
+	return err
+}
+
+const deletePolicy = `-- name: DeletePolicy :execrows
+DELETE FROM policies WHERE scope = ? AND scope_id = ?
+`
+
+type DeletePolicyParams struct {
+	Scope   string
+	ScopeID string
+}
+
+func (q *Queries) DeletePolicy(ctx context.Context, arg DeletePolicyParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deletePolicy, arg.Scope, arg.ScopeID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const deleteSandbox = `-- name: DeleteSandbox :exec
 DELETE FROM sandboxes WHERE id = ?
 `
@@ -1421,6 +1462,39 @@ func (q *Queries) PendingHolds(ctx context.Context) ([]Hold, error) {
 	return items, nil
 }
 
+const policies = `-- name: Policies :many
+SELECT scope, scope_id, record, updated_at FROM policies
+ORDER BY CASE scope WHEN 'server' THEN 0 WHEN 'key' THEN 1 WHEN 'template' THEN 2 ELSE 3 END, scope_id
+`
+
+func (q *Queries) Policies(ctx context.Context) ([]Policy, error) {
+	rows, err := q.db.QueryContext(ctx, policies)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Policy
+	for rows.Next() {
+		var i Policy
+		if err := rows.Scan(
+			&i.Scope,
+			&i.ScopeID,
+			&i.Record,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const prunableBuilds = `-- name: PrunableBuilds :many
 SELECT id FROM builds b WHERE b.finished_at <> 0 AND (b.finished_at < ?1 OR (
     SELECT COUNT(*) FROM builds n WHERE n.template_id = b.template_id AND n.finished_at <> 0
@@ -1550,6 +1624,28 @@ func (q *Queries) PruneSandboxesBefore(ctx context.Context, endedBefore int64) (
 		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+const putPolicy = `-- name: PutPolicy :exec
+INSERT INTO policies (scope, scope_id, record, updated_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (scope, scope_id) DO UPDATE SET record = excluded.record, updated_at = excluded.updated_at
+`
+
+type PutPolicyParams struct {
+	Scope     string
+	ScopeID   string
+	Record    string
+	UpdatedAt int64
+}
+
+func (q *Queries) PutPolicy(ctx context.Context, arg PutPolicyParams) error {
+	_, err := q.db.ExecContext(ctx, putPolicy,
+		arg.Scope,
+		arg.ScopeID,
+		arg.Record,
+		arg.UpdatedAt,
+	)
+	return err
 }
 
 const putSandbox = `-- name: PutSandbox :exec
