@@ -132,6 +132,19 @@ func TestNamesAreAnsweredWithoutRefusedAddresses(t *testing.T) {
 	require.Contains(t, explained[0].String(), "link-local")
 }
 
+func TestTheCaseOfLettersIsNotSentOut(t *testing.T) {
+	asked := make(chan string, 1)
+	records := zone(t, "public.example. 60 IN A 203.0.113.7")
+	n := newNetwork(t, withPolicy(gateway.NewPublic()), withResolvers(upstream(t, func(w dns.ResponseWriter, query *dns.Msg) {
+		asked <- query.Question[0].Name
+		records(w, query)
+	})))
+	answer := ask(t, n, "udp", "PuBlIc.eXaMpLe.", dns.TypeA)
+	require.Equal(t, "public.example.", <-asked, "letters in two forms would be a way out for data")
+	require.Equal(t, "PuBlIc.eXaMpLe.", answer.Question[0].Name, "programs look for their own question")
+	require.Len(t, answer.Answer, 1)
+}
+
 func TestLongAnswersComeByTCP(t *testing.T) {
 	var records []string
 	for i := range 200 {

@@ -92,6 +92,8 @@ func (n *Network) answerByServers(name string, query, answer *dns.Msg) {
 		answer.Rcode = dns.RcodeNameError
 		return
 	}
+	// As judged: the case of letters would carry data out.
+	question.Name = dns.Fqdn(name)
 	option := query.IsEdns0()
 	found, err := n.resolvers.ask(n.ctx, question, option != nil && option.Do())
 	if err != nil {
