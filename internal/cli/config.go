@@ -54,7 +54,8 @@ type config struct {
 
 	AuditKeep string `koanf:"audit-keep"`
 
-	WebhookAllowPrivate bool `koanf:"webhook-allow-private"`
+	WebhookAllowPrivate bool   `koanf:"webhook-allow-private"`
+	ApprovalWebhook     string `koanf:"approval-webhook"`
 }
 
 // configFile is read from the current folder and from /etc/tombolo.

@@ -52,6 +52,7 @@ stay in any case.`,
 	cmd.Flags().String("listen", "127.0.0.1:3000", "address to listen on; port 0 takes a free one")
 	addTLSFlags(cmd)
 	addWebhookFlag(cmd)
+	addApprovalFlags(cmd)
 	cmd.Flags().Int("pool", 1, "engines kept ready for each kind of sandbox in use, some 30 MiB of memory each; 0 for none")
 	cmd.Flags().String("on-stop", onStopKeep, "what becomes of the sandboxes that run when the server is stopped: keep or end")
 	addAuditFlag(cmd)
@@ -106,6 +107,10 @@ func serve(ctx context.Context, c config) (err error) {
 	sender := newWebhookSender(c)
 	deliverer := event.NewDeliverer(event.DelivererConfig{Store: core.store, Sender: sender, Recorder: core.events, Log: core.log, OnAttempt: measure.Attempt})
 	defer closeDeliverer(ctx, deliverer)
+	hooks := event.NewWebhooks(core.store, sender)
+	if err := keepApprovalHook(ctx, c, hooks); err != nil {
+		return err
+	}
 	builds, err := core.openBuilds(ctx, nil)
 	if err != nil {
 		return err
@@ -115,7 +120,7 @@ func serve(ctx context.Context, c config) (err error) {
 	domain := front.clientDomain(listener.Addr())
 	calls := record.Requests{Log: core.audit, API: "e2b"}
 	sandboxes := core.guard.Sandboxes(measure.Sandboxes(core.manager))
-	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: event.NewWebhooks(core.store, sender), Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})
+	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: hooks, Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
 		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Guard: core.guard, Log: core.log,
 	}))))

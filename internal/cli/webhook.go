@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -48,7 +49,8 @@ func newWebhook() *cobra.Command {
 		Use:   "webhook",
 		Short: "Have events of sandboxes sent to a URL",
 		Long: `Have events of a key's sandboxes sent to a URL: created, updated, paused, resumed,
-checkpointed, ended. The server sends them; a webhook may be made while it runs or
+checkpointed, ended, and what waits for an approval or was refused. The server sends
+them; a webhook may be made while it runs or
 not. Deliveries are signed, tried 8 times within about 8 hours, and survive the
 server.`,
 	}, newWebhookList(), newWebhookCreate(), newWebhookUpdate(), newWebhookDelete(), newWebhookDeliveries(), newWebhookTest())
@@ -91,7 +93,7 @@ func newWebhookList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, w := range list {
-				rows = append(rows, []string{w.ID, w.Name, names[w.KeyID], w.URL, strings.Join(w.Kinds, ","), health(w)})
+				rows = append(rows, []string{w.ID, w.Name, cmp.Or(names[w.KeyID], "(all)"), w.URL, strings.Join(w.Kinds, ","), health(w)})
 			}
 			return printTable([]string{"id", "name", "key", "url", "events", "state"}, rows)
 		}),
@@ -135,7 +137,7 @@ type specFlags struct {
 func (f *specFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "name", "webhook", "name, for people")
 	cmd.Flags().StringVar(&f.secret, "secret", "", "what deliveries are signed with, 8 bytes at least")
-	cmd.Flags().StringSliceVar(&f.events, "events", event.Kinds, "events it gets, joined by commas")
+	cmd.Flags().StringSliceVar(&f.events, "events", event.Lifecycle, "events it gets, joined by commas: "+strings.Join(event.Kinds, ", "))
 	addWebhookFlag(cmd)
 }
 
@@ -165,16 +167,21 @@ func newWebhookCreate() *cobra.Command {
 	var asJSON bool
 	var flags specFlags
 	var key string
+	var allKeys bool
 	cmd := &cobra.Command{
 		Use:   "create URL",
 		Short: "Create a webhook and print its id",
 		Long: `Create a webhook and print its id, and its secret where you gave none: it is shown
-only now.`,
+only now. With --all-keys it is told of the sandboxes of all keys, which is for the
+owner of the server only: a chat bridge for approvals, for instance.`,
 		Args: cobra.ExactArgs(1),
 		RunE: withWebhooks(func(cmd *cobra.Command, records *sqlite.Store, hooks *event.Webhooks, args []string) error {
-			owner, err := findKey(cmd.Context(), records, key)
-			if err != nil {
-				return err
+			var owner store.Key // of none: of all
+			if !allKeys {
+				var err error
+				if owner, err = findKey(cmd.Context(), records, key); err != nil {
+					return err
+				}
 			}
 			if flags.secret == "" {
 				flags.secret = newWebhookSecret()
@@ -199,6 +206,8 @@ only now.`,
 	}
 	flags.add(cmd)
 	cmd.Flags().StringVar(&key, "key", "default", "name or id of the key whose sandboxes it is told of")
+	cmd.Flags().BoolVar(&allKeys, "all-keys", false, "tell it of the sandboxes of all keys")
+	cmd.MarkFlagsMutuallyExclusive("key", "all-keys")
 	addJSONFlag(cmd, &asJSON)
 	return cmd
 }

@@ -74,7 +74,7 @@ func (r *Recorder) Record(e sandbox.Event) {
 	if queued > 0 {
 		notify(r.queued)
 	}
-	size := 0
+	size := len(record.Data)
 	for k, v := range record.Metadata {
 		size += len(k) + len(v)
 	}
@@ -106,6 +106,7 @@ func recordOf(e sandbox.Event) store.Event {
 		CPUs:        e.Info.CPUs,
 		MemoryBytes: e.Info.MemoryBytes,
 		Detail:      e.Detail,
+		Data:        e.Data,
 	}
 }
 

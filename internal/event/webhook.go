@@ -28,16 +28,6 @@ const (
 	testPatience = 2 * attemptTimeout
 )
 
-// Kinds are those a webhook may ask for.
-var Kinds = []string{
-	string(sandbox.EventCreated), string(sandbox.EventUpdated), string(sandbox.EventPaused),
-	string(sandbox.EventResumed), string(sandbox.EventCheckpointed), string(sandbox.EventEnded),
-}
-
-// KindTest is the kind of the event that [Webhooks.Test] sends. It is recorded
-// nowhere.
-const KindTest = "test"
-
 // Errors a dialect decides on.
 var (
 	// ErrNotFound: the key has no webhook with this id.
@@ -69,7 +59,8 @@ type Spec struct {
 	Enabled *bool
 }
 
-// Create makes a webhook for a key; Enabled may be nil and means true. Errors:
+// Create makes a webhook for a key, or for the events of all keys where keyID is
+// empty; Enabled may be nil and means true. Errors:
 // *sandbox.InvalidError, ErrFull.
 func (h *Webhooks) Create(ctx context.Context, keyID string, spec Spec) (store.Webhook, error) {
 	w := store.Webhook{ID: uuid.NewString(), KeyID: keyID, Enabled: true, CreatedAt: time.Now().UTC().Truncate(time.Microsecond)}
@@ -246,4 +237,30 @@ func (h *Webhooks) checkURL(text string) error {
 
 func invalid(format string, args ...any) error {
 	return &sandbox.InvalidError{Message: fmt.Sprintf(format, args...)}
+}
+
+// Keep makes the webhook with this id, of all keys, what spec says; nil leaves none. It is
+// for one that the server's settings name. Errors: *sandbox.InvalidError.
+func (h *Webhooks) Keep(ctx context.Context, id string, spec *Spec) error {
+	if spec == nil {
+		err := h.store.DeleteWebhook(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	_, err := h.store.UpdateWebhook(ctx, id, func(w *store.Webhook) error {
+		if w.URL == *spec.URL && w.Secret == *spec.Secret && slices.Equal(w.Kinds, *spec.Kinds) && w.Enabled {
+			return nil // its failures still count
+		}
+		return h.apply(*spec, w)
+	})
+	if !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	w := store.Webhook{ID: id, CreatedAt: time.Now().UTC().Truncate(time.Microsecond)}
+	if err := h.apply(*spec, &w); err != nil {
+		return err
+	}
+	return h.store.AddWebhook(ctx, w, MaxWebhooks)
 }

@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // EventKind names what happened to a sandbox.
 type EventKind string
@@ -22,6 +25,8 @@ type Event struct {
 	Info Info // after it
 	// Detail in words: why it was paused or ended, what was made of it.
 	Detail string
+	// Data is what events that others than the core tell of have besides, as JSON.
+	Data json.RawMessage
 }
 
 // emit tells of an event. No lock is held.

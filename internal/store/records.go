@@ -182,12 +182,13 @@ type Event struct {
 	CPUs        int               `json:"cpus,omitempty"`
 	MemoryBytes int64             `json:"memoryBytes,omitempty"`
 	Detail      string            `json:"detail,omitempty"` // in words
+	Data        json.RawMessage   `json:"data,omitempty"`   // what the kind has besides; the store does not look into it
 }
 
 // Webhook is an address that events of a key are delivered to.
 type Webhook struct {
-	ID        string    `json:"id"` // a UUID
-	KeyID     string    `json:"keyID"`
+	ID        string    `json:"id"`    // a UUID
+	KeyID     string    `json:"keyID"` // empty: it gets the events of all keys
 	Name      string    `json:"name"`
 	URL       string    `json:"url"`
 	Kinds     []string  `json:"kinds"` // of the events it wants

@@ -209,7 +209,7 @@ type Volumes interface {
 // Events are what happened to sandboxes.
 type Events interface {
 	// AddEvent stores an event and, in the same step, a pending delivery for each
-	// enabled webhook of its key that wants its kind. It tells how many.
+	// enabled webhook that wants its kind, of its key or of all. It tells how many.
 	AddEvent(ctx context.Context, e Event) (queued int, err error)
 	// Events lists those a filter selects in the order they were added.
 	Events(ctx context.Context, f EventFilter) ([]Event, error)
@@ -241,7 +241,7 @@ type Webhooks interface {
 	// AddWebhook stores a new one. ErrFull when its key has most already.
 	AddWebhook(ctx context.Context, w Webhook, most int) error
 	Webhook(ctx context.Context, id string) (Webhook, error)
-	// Webhooks lists those of a key, oldest first, or all where keyID is empty.
+	// Webhooks lists those of a key, oldest first, or all there are where keyID is empty.
 	Webhooks(ctx context.Context, keyID string) ([]Webhook, error)
 	// UpdateWebhook changes one as change says and returns what it became; ID, KeyID
 	// and CreatedAt stay. An error of change is returned and nothing is stored.

@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -33,8 +35,15 @@ var eventTypes = []struct{ kind, name, label string }{
 	{string(sandbox.EventResumed), "sandbox.lifecycle.resumed", "resume"},
 	{string(sandbox.EventCheckpointed), "sandbox.lifecycle.checkpointed", "checkpoint"},
 	{string(sandbox.EventEnded), "sandbox.lifecycle.killed", "kill"},
-	{event.KindTest, "tombolo.webhook.test", "test"},
+	{string(event.ApprovalRequested), ours + "approval.requested", "requested"},
+	{string(event.ApprovalDecided), ours + "approval.decided", "decided"},
+	{string(event.NetworkRefused), ours + "network.refused", "refused"},
+	{string(event.SecretMisplaced), ours + "secret.misplaced", "misplaced"},
+	{event.KindTest, ours + "webhook.test", "test"}, // the last: nobody subscribes to it
 }
+
+// ours begins the types that the service does not have.
+const ours = "tombolo."
 
 func (a *api) eventRoutes() map[string]handler {
 	return map[string]handler{
@@ -74,8 +83,10 @@ type eventData struct {
 	SetTimeout time.Time `json:"set_timeout,omitzero"`
 	// Execution is the run that a pause or a kill ended.
 	Execution *execution `json:"execution,omitempty"`
-	// Detail is ours: why it was paused or ended, what was made of it.
-	Detail string `json:"detail,omitempty"`
+	// The rest is ours: why it was paused or ended, what was made of it; and what our own
+	// types have besides.
+	Detail string          `json:"detail,omitempty"`
+	Data   json.RawMessage `json:"data,omitempty"`
 }
 
 type execution struct {
@@ -90,7 +101,7 @@ func encodeEvent(e store.Event) wireEvent {
 		ID:                 e.ID,
 		Version:            eventVersion,
 		EventCategory:      "lifecycle",
-		EventData:          eventData{Metadata: e.Metadata, Detail: e.Detail},
+		EventData:          eventData{Metadata: e.Metadata, Detail: e.Detail, Data: unescaped(e.Data)},
 		Timestamp:          e.At,
 		SandboxID:          e.SandboxID,
 		SandboxExecutionID: e.ExecutionID,
@@ -99,6 +110,9 @@ func encodeEvent(e store.Event) wireEvent {
 		SandboxTeamID:      e.KeyID,
 	}
 	wire.Type, wire.EventLabel = typeOf(e.Kind)
+	if own, is := strings.CutPrefix(wire.Type, ours); is && e.Kind != event.KindTest {
+		wire.EventCategory, _, _ = strings.Cut(own, ".")
+	}
 	if wire.EventData.Metadata == nil {
 		wire.EventData.Metadata = map[string]string{}
 	}
@@ -111,6 +125,24 @@ func encodeEvent(e store.Event) wireEvent {
 		}
 	}
 	return wire
+}
+
+// unescaped undoes what the store does to <, > and & in JSON, which JavaScript would
+// not do: see encodeDelivered.
+func unescaped(data json.RawMessage) json.RawMessage {
+	if data == nil {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var v any
+	var plain bytes.Buffer
+	encoder := json.NewEncoder(&plain)
+	encoder.SetEscapeHTML(false)
+	if decoder.Decode(&v) != nil || encoder.Encode(v) != nil {
+		return data
+	}
+	return plain.Bytes()
 }
 
 func typeOf(kind string) (name, label string) {
@@ -145,6 +177,9 @@ func (a *api) listEvents(w http.ResponseWriter, r *http.Request, k store.Key) er
 	f, err := parseEventQuery(r.URL.Query())
 	if err != nil {
 		return err
+	}
+	if len(f.Kinds) == 0 {
+		f.Kinds = event.Lifecycle // clients expect these only
 	}
 	f.KeyID = k.ID
 	f.SandboxID, _, _ = strings.Cut(r.PathValue("id"), "-") // old clients append a client id

@@ -241,3 +241,38 @@ func TestDeliveryHasBothSpellings(t *testing.T) {
 		"sandboxId": "i1", "sandboxExecutionId": "x", "sandboxTemplateId": "t", "sandboxBuildId": "b", "sandboxTeamId": "k",
 	}, got)
 }
+
+func TestEventsOfOurOwnKindsHaveTheirData(t *testing.T) {
+	body, header, err := e2b.FormatDelivery(store.DueDelivery{Webhook: store.Webhook{Secret: hookSecret}, Event: store.Event{
+		ID: "e", Kind: "approval.requested", At: start, KeyID: "k", SandboxID: "i1", Detail: "egress a.example:443",
+		Data: json.RawMessage(`{"action":"exec \u003c\u0026\u003e","count":12345678901234567}`),
+	}})
+	require.NoError(t, err)
+	require.NotEmpty(t, header.Get("e2b-signature"))
+	require.Contains(t, string(body), `"data":{"action":"exec <&>","count":12345678901234567}`, "JSON as JavaScript writes it")
+	var got map[string]any
+	require.NoError(t, json.Unmarshal(body, &got))
+	require.Equal(t, "tombolo.approval.requested", got["type"])
+	require.Equal(t, "approval", got["event_category"])
+	require.Equal(t, "requested", got["event_label"])
+}
+
+func TestEventsOfOurOwnKindsAreListedWhereAskedFor(t *testing.T) {
+	w := newWorld(t)
+	for _, kind := range []string{"created", "approval.requested", "network.refused"} {
+		_, err := w.store.AddEvent(t.Context(), store.Event{ID: kind, Kind: kind, At: start, KeyID: "key-of-alice", SandboxID: "i77"})
+		require.NoError(t, err)
+	}
+	for query, want := range map[string][]string{
+		"": {"created"}, // clients of E2B's know these only
+		"?types=tombolo.approval.requested,tombolo.network.refused": {"network.refused", "approval.requested"},
+	} {
+		var events []struct{ ID string }
+		w.call(t, "GET", "/events/sandboxes/i77"+query, "", 200, &events)
+		var ids []string
+		for _, e := range events {
+			ids = append(ids, e.ID)
+		}
+		require.Equal(t, want, ids, query)
+	}
+}

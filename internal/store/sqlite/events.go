@@ -50,6 +50,13 @@ func queue(ctx context.Context, q *query.Queries, e store.Event) (queued int, er
 	if err != nil {
 		return 0, err
 	}
+	if e.KeyID != "" {
+		ofAll, err := q.WebhooksOfKey(ctx, "")
+		if err != nil {
+			return 0, err
+		}
+		rows = append(rows, ofAll...)
+	}
 	for _, row := range rows {
 		w, err := webhook(row)
 		if err != nil {

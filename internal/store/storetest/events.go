@@ -417,3 +417,16 @@ func deliveries(t *testing.T, s store.Store, state store.DeliveryState) []store.
 	require.NoError(t, err)
 	return list
 }
+
+func webhookOfAllKeysGetsAllEvents(t *testing.T, s store.Store) {
+	addWebhook(t, s, "alls", "", "created")
+	addWebhook(t, s, "theirs", "b", "created")
+	for key, want := range map[string]int{"a": 1, "b": 2, "": 1} {
+		queued, err := s.AddEvent(t.Context(), newEvent(key, "i1", "created"))
+		require.NoError(t, err)
+		require.Equal(t, want, queued, "the event of key %q", key)
+	}
+	queued, err := s.AddEvent(t.Context(), newEvent("a", "i1", "ended"))
+	require.NoError(t, err)
+	require.Zero(t, queued, "it wants others")
+}

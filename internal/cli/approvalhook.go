@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tombolo-dev/tombolo/internal/approval"
+	"github.com/tombolo-dev/tombolo/internal/event"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+)
+
+// approvalHookID is the webhook that --approval-webhook names.
+const approvalHookID = "00000000-0000-4000-8000-617070726f76"
+
+func addApprovalFlags(cmd *cobra.Command) {
+	cmd.Flags().String("approval-webhook", "", "URL that is told what waits for an approval, of all keys: a chat bridge; its secret is in keys/approval-webhook.key of the data folder (default: none)")
+}
+
+// keepApprovalHook makes the webhook for approvals what the settings say, with a secret
+// that it makes the first time.
+func keepApprovalHook(ctx context.Context, c config, hooks *event.Webhooks) error {
+	if c.ApprovalWebhook == "" {
+		return hooks.Keep(ctx, approvalHookID, nil)
+	}
+	secret, err := approvalHookSecret(c.Data)
+	if err != nil {
+		return fmt.Errorf("the secret of the approval webhook: %w", err)
+	}
+	name, enabled := "approvals", true
+	err = hooks.Keep(ctx, approvalHookID, &event.Spec{Name: &name, URL: &c.ApprovalWebhook, Kinds: &event.Approvals, Secret: &secret, Enabled: &enabled})
+	if err != nil {
+		return fmt.Errorf("--approval-webhook: %w", err)
+	}
+	return nil
+}
+
+func approvalHookSecret(data string) (string, error) {
+	file := filepath.Join(data, "keys", "approval-webhook.key")
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		return strings.TrimSpace(string(raw)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	secret := newWebhookSecret()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return "", err
+	}
+	return secret, os.WriteFile(file, []byte(secret+"\n"), 0o600)
+}
+
+// recordApprovals has the changes of holds recorded as events of their sandboxes, for
+// webhooks. It is an approval.Config.OnChange.
+func recordApprovals(records store.Sandboxes, events *event.Recorder, log *slog.Logger) func(approval.Hold) {
+	return func(h approval.Hold) {
+		e := sandbox.Event{
+			Kind: event.ApprovalRequested, Time: h.CreatedAt, Info: infoOf(records, h),
+			Detail: h.Action.String(),
+		}
+		if h.State != approval.Pending {
+			e.Kind, e.Time = event.ApprovalDecided, h.EndedAt
+		}
+		var err error
+		if e.Data, err = h.Notice().JSON(); err != nil {
+			log.Error("an approval was told to nobody", "hold", h.ID, "error", err)
+			return
+		}
+		events.Record(e)
+	}
+}
+
+// infoOf is what events say of the sandbox of a hold.
+func infoOf(records store.Sandboxes, h approval.Hold) sandbox.Info {
+	info := sandbox.Info{ID: h.Subject.SandboxID, KeyID: h.Subject.KeyID, TemplateID: h.Subject.TemplateID}
+	if s, err := records.Sandbox(context.Background(), info.ID); err == nil {
+		info.Metadata, info.BuildID = s.Metadata, s.TemplateBuild
+		info.StartedAt, info.EndAt = s.StartedAt, s.EndAt
+		info.CPUs, info.MemoryBytes = s.CPUs, s.MemoryBytes
+	}
+	return info
+}
