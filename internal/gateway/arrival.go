@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -110,10 +111,22 @@ func (a *arrival) serve() {
 func (a *arrival) carry(j judged, first []byte) {
 	outside, err := a.n.dialJudged(a.n.ctx, j.request)
 	if err != nil {
-		a.reset()
+		a.failed(j.request, first, err)
 		return
 	}
 	a.join(j, outside, a.n.meter(j.request), first)
+}
+
+// failed ends a connection that was allowed and could not be made.
+func (a *arrival) failed(r Request, first []byte, err error) {
+	if nowhere := (*leadsNowhere)(nil); errors.As(err, &nowhere) && a.n.ctx.Err() == nil {
+		d := a.n.deny(r, err.Error())
+		if len(first) > 0 {
+			a.refuseFlight(r, &flight{conn: a.inside, kept: first}, d)
+			return
+		}
+	}
+	a.reset()
 }
 
 func (a *arrival) join(j judged, outside *outsideConn, m meter, first []byte) {

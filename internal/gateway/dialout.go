@@ -65,10 +65,14 @@ func (n *Network) addressesOf(ctx context.Context, r Request) ([]netip.Addr, err
 	}
 	found, err := n.lookup(ctx, r.Name, r.Destination.Port())
 	if err != nil {
-		return nil, err
+		return nil, &leadsNowhere{err}
 	}
 	return found[:min(len(found), maxDialled)], nil
 }
+
+// leadsNowhere is the error of a name that was held, and allowed, and cannot be
+// connected to.
+type leadsNowhere struct{ error }
 
 // lookup asks the name servers for the addresses of a name that may be asked for, and
 // remembers those that the policy lets through; never none without an error.

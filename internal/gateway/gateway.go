@@ -226,8 +226,8 @@ func (n *Network) NamespacePath() string { return n.namespace.path }
 // Recheck.
 func (n *Network) SetPolicy(p Policy) { n.policy.Store(&policyBox{p}) }
 
-// SetLimits changes what is bounded of the connections to come: Connections,
-// BandwidthOut and BandwidthIn. The other limits stay.
+// SetLimits changes Connections, for those to come, and BandwidthOut and BandwidthIn.
+// The other limits stay.
 func (n *Network) SetLimits(l Limits) {
 	n.connections.Store(int64(l.withDefaults().Connections))
 	n.bandwidthOut.Store(newBandwidth(l.BandwidthOut))

@@ -195,7 +195,7 @@ func TestRefusalIsReadInTheClear(t *testing.T) {
 	var said map[string]string
 	require.NoError(t, json.NewDecoder(answer.Body).Decode(&said))
 	require.Equal(t, map[string]string{
-		"error": "refused", "reason": "not on the list", "rule": "list", "id": "id-1", "ask": "ask for it",
+		"error": "refused", "reason": "not on the list", "rule": "list", "requestId": "id-1", "ask": "ask for it",
 		"host": "evil.example", "method": "GET", "path": "/x",
 	}, said)
 	for _, port := range []string{"22", "443", "8080"} { // without an interceptor, TLS cannot be told

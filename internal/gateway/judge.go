@@ -31,18 +31,27 @@ var errDenied = errors.New("denied by the policy")
 // decide asks the policy of the moment and reports what it said. A policy that
 // panics denies, and so does one that goes on after ctx ended. No policy can allow
 // what the gateway knows to be wrong.
-func (n *Network) decide(ctx context.Context, r Request) (d Decision) {
-	d = Decision{Reason: "the policy failed; see the log of the server"}
-	defer func() { n.report(r, d) }()
+func (n *Network) decide(ctx context.Context, r Request) Decision {
 	if why := impossible(r); why != "" {
-		return Decision{Reason: why}
+		d := n.deny(r, why)
+		d.Readable = false
+		return d
 	}
-	defer n.guard("policy")
-	d = n.policy.Load().Decide(ctx, r)
+	d := n.policyDecides(ctx, r)
+	if context.Cause(ctx) == errTooManyHeld {
+		return n.deny(r, errTooManyHeld.Error())
+	}
 	if ctx.Err() != nil {
-		return Decision{Reason: context.Cause(ctx).Error()}
+		d = Decision{Reason: context.Cause(ctx).Error()}
 	}
+	n.report(r, d)
 	return d
+}
+
+func (n *Network) policyDecides(ctx context.Context, r Request) (d Decision) {
+	d = Decision{Reason: "the policy failed; see the log of the server"}
+	defer n.guard("policy")
+	return n.policy.Load().Decide(ctx, r)
 }
 
 // impossible says why no policy may allow a request, or nothing. What has those
@@ -66,11 +75,22 @@ func (n *Network) report(r Request, d Decision) {
 	n.events.send(Event{Request: r, Decision: d})
 }
 
-// deny is a judgement of the gateway itself.
+// deny is a judgement of the gateway itself, of which it tells the policy.
 func (n *Network) deny(r Request, reason string) Decision {
 	d := Decision{Reason: reason, Readable: true}
+	if told, ok := n.policy.Load().Policy.(Refuser); ok {
+		d = n.refusedBy(told, r, d)
+	}
 	n.report(r, d)
 	return d
+}
+
+func (n *Network) refusedBy(told Refuser, r Request, d Decision) (decision Decision) {
+	decision = d
+	defer n.guard("policy")
+	decision = told.Refused(r, d.Reason)
+	decision.Verdict = Deny
+	return decision
 }
 
 // request is what is known of a connection or a flow before it says anything.

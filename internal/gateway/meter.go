@@ -107,7 +107,7 @@ type meter struct{ out, in direction }
 
 type direction struct {
 	bytes *atomic.Uint64
-	limit *rate.Limiter // nil: none
+	limit *atomic.Pointer[rate.Limiter] // to nil: none
 	ctx   context.Context
 }
 
@@ -116,8 +116,8 @@ func (n *Network) meter(r Request) meter {
 	account := n.accounts.of(r)
 	account.connections.Add(1)
 	return meter{
-		out: direction{&account.out, n.bandwidthOut.Load(), n.ctx},
-		in:  direction{&account.in, n.bandwidthIn.Load(), n.ctx},
+		out: direction{&account.out, &n.bandwidthOut, n.ctx},
+		in:  direction{&account.in, &n.bandwidthIn, n.ctx},
 	}
 }
 
@@ -125,7 +125,7 @@ func (n *Network) meter(r Request) meter {
 // limits it like the rest.
 func (n *Network) meterRefused() meter {
 	var ignored atomic.Uint64
-	return meter{out: direction{&ignored, n.bandwidthOut.Load(), n.ctx}, in: direction{&ignored, n.bandwidthIn.Load(), n.ctx}}
+	return meter{out: direction{&ignored, &n.bandwidthOut, n.ctx}, in: direction{&ignored, &n.bandwidthIn, n.ctx}}
 }
 
 // pass counts bytes and waits until they may go on. The error is that of a network
@@ -135,10 +135,11 @@ func (d direction) pass(count int) error {
 		return nil
 	}
 	d.bytes.Add(uint64(count))
-	if d.limit == nil {
+	limit := d.limit.Load()
+	if limit == nil {
 		return nil
 	}
-	return d.limit.WaitN(d.ctx, count)
+	return limit.WaitN(d.ctx, count)
 }
 
 // newBandwidth returns nil for no limit. What is moved at once must fit.

@@ -111,6 +111,14 @@ type Policy interface {
 	Decide(ctx context.Context, r Request) Decision
 }
 
+// Refuser is a [Policy] that is told of what the gateway refuses by itself: names that
+// do not lead where a connection goes, handshakes that cannot be read and the like.
+// It returns the decision, which may have an id; the verdict is always Deny. It must
+// not wait.
+type Refuser interface {
+	Refused(r Request, reason string) Decision
+}
+
 // DenyAll refuses everything, questions for names too.
 type DenyAll struct {
 	Reason string // empty: "the sandbox has no network"

@@ -80,7 +80,7 @@ func (a *arrival) tellByInterception(r Request, f *flight, d Decision, isTLS boo
 	ctx, cancel := context.WithTimeout(a.n.ctx, refusalPatience)
 	defer cancel()
 	_ = a.inside.SetDeadline(time.Time{})
-	a.n.interception.Carry(ctx, Intercepted{
+	_ = a.n.interception.Carry(ctx, Intercepted{
 		Conn: &replayed{insideConn: a.inside, first: f.kept, meter: a.n.meterRefused()}, TLS: isTLS,
 		Name: r.Name, Names: r.Names, Destination: r.Destination, Held: r.Held, Refused: &d,
 	})

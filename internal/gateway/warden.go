@@ -31,10 +31,13 @@ func (a *arrival) intercept(j judged, f *flight) {
 		r.Name = "" // what was looked up is a hint; each request says its host
 	}
 	_ = a.inside.SetDeadline(time.Time{})
-	a.n.interception.Carry(context.WithValue(ctx, interceptedKey{}, c), Intercepted{
+	err := a.n.interception.Carry(context.WithValue(ctx, interceptedKey{}, c), Intercepted{
 		Conn: &replayed{insideConn: a.inside, first: f.kept, meter: a.n.meter(r)}, TLS: r.Protocol == TLS,
 		Name: r.Name, Names: r.Names, Destination: r.Destination, Held: r.Held,
 	})
+	if err != nil && a.n.ctx.Err() == nil {
+		a.n.deny(r, err.Error())
+	}
 }
 
 type interceptedKey struct{}
@@ -52,6 +55,15 @@ type interceptedConn struct {
 func (c *interceptedConn) abort() {
 	c.cancel()
 	c.arrival.reset()
+}
+
+// watch calls off a judgement when the client goes away. A nil connection is not
+// watched.
+func (c *interceptedConn) watch(callOff context.CancelCauseFunc) (end func()) {
+	if c == nil {
+		return func() {}
+	}
+	return c.arrival.inside.watchEnd(func() { callOff(errClientGone) })
 }
 
 // begin lists a request until its ctx ends.
@@ -101,12 +113,13 @@ func (w warden) Judge(ctx context.Context, r Request) Decision {
 	if why := w.checkHost(&r); why != "" {
 		return w.n.deny(r, why)
 	}
-	d := w.n.judgeNamed(ctx, r, func(r Request) Decision { return w.n.decideHeld(ctx, r, nil) })
+	c, _ := ctx.Value(interceptedKey{}).(*interceptedConn)
+	d := w.n.judgeNamed(ctx, r, func(r Request) Decision { return w.n.decideHeld(ctx, r, c.watch) })
 	if !d.Allowed() {
 		w.n.accounts.of(r).denied.Add(1)
 		return w.n.needAllow(r, d)
 	}
-	if c, ok := ctx.Value(interceptedKey{}).(*interceptedConn); ok {
+	if c != nil {
 		c.begin(ctx, r)
 	}
 	return d

@@ -458,6 +458,26 @@ func (n judge) refuse(st *standing, r gateway.Request, a policy.Action, o outcom
 	}
 }
 
+// gatewayRule is what refused in place of a rule: the gateway found that a connection is
+// not what it says, or cannot be read.
+const gatewayRule = "gateway"
+
+// Refused implements gateway.Refuser.
+func (n judge) Refused(r gateway.Request, reason string) gateway.Decision {
+	st := n.standing()
+	if st == nil {
+		return gateway.Decision{Reason: reason}
+	}
+	protocol := "tcp"
+	if r.Protocol == gateway.UDP {
+		protocol = "udp"
+	}
+	a := egress(r, protocol, r.Name)
+	a.Method, a.Path = r.Method, r.Path
+	verdict := policy.Verdict{Decision: policy.Deny, Rule: gatewayRule, Scope: policy.Scope{Kind: policy.ServerScope}}
+	return n.refuse(st, r, a, outcome{verdict: verdict, reason: reason, id: newID()})
+}
+
 // note writes a decision into the audit log, which folds what is too much of one sandbox.
 func (n judge) note(st *standing, r gateway.Request, a policy.Action, o outcome) {
 	n.guard.record(st.owner.Subject, audit.Network, "sandbox:"+st.owner.SandboxID, whatOf(r.Protocol), a, o)
