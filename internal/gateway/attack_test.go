@@ -2,11 +2,13 @@ package gateway_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,7 +33,7 @@ type attacked struct {
 	*internet
 	policy *rules
 	n      *gateway.Network
-	secure *tls.Config // of clients
+	in     *interception
 }
 
 func newAttacked(t *testing.T) *attacked {
@@ -40,7 +42,8 @@ func newAttacked(t *testing.T) *attacked {
 	i.name("seen.example", seenIP)
 	i.name("asked.example", evilIP)
 	i.name("evil.example", evilIP)
-	serve, client := secureServer(t)
+	in := newInterception(t)
+	serve, _ := secureServer(t)
 	for _, address := range []string{allowedIP, seenIP, evilIP} {
 		i.serve(address+":443", serve)
 		i.serve(address+":80", webServer)
@@ -50,7 +53,7 @@ func newAttacked(t *testing.T) *attacked {
 		allow: []string{"allowed.example"}, see: []string{"seen.example"}, opaque: true, silent: true,
 		ask: map[string]chan int{"asked.example": make(chan int, 1)},
 	}
-	return &attacked{internet: i, policy: p, n: i.network(p, withInterceptor(t)), secure: client}
+	return &attacked{internet: i, policy: p, n: i.network(p, in.with(t)), in: in}
 }
 
 // refuses wants nothing of what the attacker sent to reach a server, and the
@@ -73,6 +76,24 @@ func isReset(err error) bool {
 		}
 	}
 	return false
+}
+
+// answersNot wants no server to answer a request in the clear, and none to be reached as
+// the attacker's.
+func (a *attacked) answersNot(address, request string) {
+	a.t.Helper()
+	conn, err := dialFromInside(a.t, a.n, "tcp4", address)
+	require.NoError(a.t, err)
+	said, err := sendAndRead(a.t, conn, request)
+	require.True(a.t, err == nil || isReset(err), "%v: %q is answered %q", err, request, said)
+	require.NotContains(a.t, said, "served evil", "%q", request)
+	require.NotContains(a.t, said, "hidden", "%q", request)
+	if !strings.Contains(request, "hidden") {
+		require.NotContains(a.t, said, "served", "%q", request)
+	}
+	for _, dialled := range a.wasDialled() {
+		require.NotContains(a.t, dialled, evilIP)
+	}
 }
 
 // passes wants a handshake to get to the one address.
@@ -320,6 +341,78 @@ func TestAttacks(t *testing.T) {
 			last := a.policy.judged[len(a.policy.judged)-1]
 			require.Equal(t, gateway.UDP, last.Protocol)
 			require.Equal(t, []string{"allowed.example"}, last.Names)
+		}},
+		{"a Host that is not what was looked up, in the clear", "be refused, whatever its spelling", func(t *testing.T, a *attacked) {
+			_, err := lookUp(t, a.n, "allowed.example")
+			require.NoError(t, err)
+			for _, host := range append(metadata, "evil.example", "EVIL.example.", evilIP, "allowed.example@evil.example",
+				"allowed.example:81", "evil.example:80", "", "[::ffff:203.0.113.66]") {
+				a.answersNot(allowedIP+":80", "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
+			}
+		}},
+		{"an allowed Host on the address of the attacker", "be refused: the name does not lead there", func(t *testing.T, a *attacked) {
+			a.answersNot(evilIP+":80", "GET / HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
+			a.answersNot(evilIP+":80", "GET / HTTP/1.0\r\n\r\n")
+			require.NotContains(t, a.wasAsked(), "evil.example")
+		}},
+		{"a NUL, a space or a tab in the Host", "be refused", func(t *testing.T, a *attacked) {
+			for _, host := range []string{"evil.example\x00.allowed.example", "allowed.example\x00", "evil.example .allowed.example", "evil.example\t.allowed.example"} {
+				a.answersNot(allowedIP+":80", "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
+			}
+		}},
+		{"a second request with another Host on a connection that is allowed", "be refused by itself", func(t *testing.T, a *attacked) {
+			conn, err := dialFromInside(t, a.n, "tcp4", allowedIP+":80")
+			require.NoError(t, err)
+			said, err := sendAndRead(t, conn, "GET /1 HTTP/1.1\r\nHost: allowed.example\r\n\r\n"+
+				"GET /2 HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+			require.NoError(t, err)
+			require.Contains(t, said, "served allowed.example /1")
+			require.NotContains(t, said, "served evil.example")
+		}},
+		{"two Hosts, or one in the target and another in the header", "reach no server as the attacker's", func(t *testing.T, a *attacked) {
+			a.answersNot(allowedIP+":80", "GET / HTTP/1.1\r\nHost: allowed.example\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+			a.answersNot(allowedIP+":80", "GET http://evil.example/ HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
+			a.answersNot(allowedIP+":80", "GET http://allowed.example@evil.example/ HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
+		}},
+		{"CONNECT to another host, as if the allowed one were a proxy", "be refused", func(t *testing.T, a *attacked) {
+			a.answersNot(allowedIP+":80", "CONNECT evil.example:443 HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
+			a.answersNot(allowedIP+":80", "CONNECT allowed.example:443 HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
+		}},
+		{"a request within another by lengths that disagree (smuggling)", "not reach the server as a request", func(t *testing.T, a *attacked) {
+			hidden := "GET /hidden HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+			for _, lengths := range []string{
+				"Content-Length: 4\r\nTransfer-Encoding: chunked", "Content-Length: 0\r\nContent-Length: 50",
+				"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", "Transfer-Encoding:\x0bchunked", "Content-Length: +0", "Content-Length : 0",
+			} {
+				a.answersNot(allowedIP+":80", "POST / HTTP/1.1\r\nHost: allowed.example\r\n"+lengths+"\r\nConnection: close\r\n\r\n0\r\n\r\n"+hidden)
+			}
+		}},
+		{"HTTP/2 in the clear without asking (prior knowledge)", "be judged by its :authority, as all requests", func(t *testing.T, a *attacked) {
+			protocols := new(http.Protocols)
+			protocols.SetUnencryptedHTTP2(true)
+			transport := &http.Transport{Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return dialFromInside(t, a.n, "tcp4", allowedIP+":80")
+			}}
+			defer transport.CloseIdleConnections()
+			answer, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("http://evil.example/")
+			require.NoError(t, err)
+			require.Equal(t, http.StatusForbidden, answer.StatusCode)
+			require.Equal(t, 2, answer.ProtoMajor)
+			require.Empty(t, a.wasDialled())
+		}},
+		{"a request that begins with empty lines, or in small letters", "be read as a request", func(t *testing.T, a *attacked) {
+			a.answersNot(allowedIP+":80", "\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+			a.answersNot(allowedIP+":80", "get / http/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+			a.answersNot(allowedIP+":22", "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+		}},
+		{"another Host within TLS that is looked into", "be refused: it is the connection's name that counts", func(t *testing.T, a *attacked) {
+			_, err := lookUp(t, a.n, "seen.example")
+			require.NoError(t, err)
+			conn, err := dialFromInside(t, a.n, "tcp4", seenIP+":443")
+			require.NoError(t, err)
+			answers := askOver(t, a.in.throughTLS(t, conn, "seen.example"), "GET / HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
+			require.GreaterOrEqual(t, answers[0].StatusCode, 400)
+			require.Empty(t, a.wasDialled())
 		}},
 	} {
 		t.Run(row.attack, func(t *testing.T) {

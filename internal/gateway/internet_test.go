@@ -239,6 +239,11 @@ func (p *rules) Decide(ctx context.Context, r gateway.Request) gateway.Decision 
 	return deny
 }
 
+// Refused is a decision like those of the rules.
+func (p *rules) Refused(_ gateway.Request, reason string) gateway.Decision {
+	return gateway.Decision{Reason: reason, Readable: !p.silent}
+}
+
 func (p *rules) wait(ctx context.Context, r gateway.Request, deny gateway.Decision) gateway.Decision {
 	p.mu.Lock()
 	p.waiting++

@@ -2,13 +2,20 @@ package gateway_test
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
 )
 
 // webServer answers each request with its Host and target.
@@ -20,7 +27,7 @@ func webServer(conn net.Conn) {
 			return
 		}
 		_, _ = io.Copy(io.Discard, request.Body)
-		body := "host " + request.Host + " target " + request.RequestURI + "\n"
+		body := "served " + request.Host + " " + request.RequestURI + "\n"
 		_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body)
 		if err != nil {
 			return
@@ -28,4 +35,191 @@ func webServer(conn net.Conn) {
 	}
 }
 
-func withInterceptor(testing.TB) func(*gateway.Config) { return func(*gateway.Config) {} }
+// interception is an authority that sandboxes trust, and what is trusted outside.
+type interception struct {
+	inside  *tls.Config // of clients in a sandbox
+	outside *tls.Config // of servers
+	config  intercept.Config
+}
+
+// newInterception has servers outside with a certificate for every name of example.
+func newInterception(t testing.TB) *interception {
+	t.Helper()
+	authority, err := intercept.OpenAuthority(t.TempDir())
+	require.NoError(t, err)
+	outer, err := intercept.OpenAuthority(t.TempDir())
+	require.NoError(t, err)
+	trusted := func(a *intercept.Authority) *x509.CertPool {
+		pool := x509.NewCertPool()
+		require.True(t, pool.AppendCertsFromPEM(a.PEM()))
+		return pool
+	}
+	return &interception{
+		inside:  &tls.Config{RootCAs: trusted(authority)},
+		outside: &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return outer.Leaf(h.ServerName) }},
+		config:  intercept.Config{Authority: authority, Roots: trusted(outer)},
+	}
+}
+
+func (i *interception) with(t testing.TB) func(*gateway.Config) {
+	all := intercept.New(i.config)
+	t.Cleanup(func() { _ = all.Close() })
+	return func(c *gateway.Config) { c.Interceptor = all }
+}
+
+// secureWeb is webServer over TLS.
+func (i *interception) secureWeb(conn net.Conn) { webServer(tls.Server(conn, i.outside)) }
+
+func withInterceptor(t testing.TB) func(*gateway.Config) { return newInterception(t).with(t) }
+
+// askOver sends requests over one connection and returns all that is answered.
+func askOver(t testing.TB, conn net.Conn, requests ...string) []*http.Response {
+	t.Helper()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	reader := bufio.NewReader(conn)
+	var answers []*http.Response
+	for _, request := range requests {
+		_, err := io.WriteString(conn, request)
+		require.NoError(t, err)
+		answer, err := http.ReadResponse(reader, nil)
+		require.NoError(t, err)
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		answer.Body = io.NopCloser(strings.NewReader(string(body)))
+		answers = append(answers, answer)
+	}
+	return answers
+}
+
+func bodyOf(answer *http.Response) string {
+	body, _ := io.ReadAll(answer.Body)
+	return string(body)
+}
+
+// throughTLS begins TLS inside, in a name, as a client that trusts the authority.
+func (i *interception) throughTLS(t testing.TB, conn net.Conn, name string) net.Conn {
+	t.Helper()
+	config := i.inside.Clone()
+	config.ServerName = name
+	secure := tls.Client(conn, config)
+	require.NoError(t, secure.Handshake())
+	return secure
+}
+
+func TestRequestsInTheClearAreJudgedEach(t *testing.T) {
+	i := newInternet(t)
+	i.name("allowed.example", allowedIP)
+	i.name("evil.example", evilIP)
+	i.serve(allowedIP+":80", webServer)
+	n := i.network(&rules{allow: []string{"allowed.example"}}, withInterceptor(t))
+	conn, err := connect(t, n, "allowed.example", "80")
+	require.NoError(t, err)
+	answers := askOver(t, conn,
+		"GET /1 HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
+		"GET /2 HTTP/1.1\r\nHost: ALLOWED.example.:80\r\n\r\n",
+		"GET /3 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+		"GET /4 HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
+	)
+	for k, want := range []int{200, 200, 403, 200} {
+		require.Equal(t, want, answers[k].StatusCode, "request %d", k+1)
+	}
+	require.Contains(t, bodyOf(answers[2]), "not on the list")
+	require.Equal(t, "served allowed.example /4\n", bodyOf(answers[3]))
+}
+
+func TestRequestsWithinTLSAreJudgedEach(t *testing.T) {
+	i, in := newInternet(t), newInterception(t)
+	i.name("seen.example", seenIP)
+	i.serve(seenIP+":443", in.secureWeb)
+	p := &rules{see: []string{"seen.example"}}
+	n := i.network(p, in.with(t))
+	conn, err := connect(t, n, "seen.example", "443")
+	require.NoError(t, err)
+	secure := in.throughTLS(t, conn, "seen.example")
+	answers := askOver(t, secure, "GET /a?b HTTP/1.1\r\nHost: seen.example\r\n\r\n")
+	require.Equal(t, "served seen.example /a?b\n", bodyOf(answers[0]))
+	require.Equal(t, []string{seenIP + ":443"}, i.wasDialled())
+
+	// What the rules say now ends it, though it was allowed.
+	n.SetPolicy(&rules{})
+	require.NoError(t, n.Recheck(t.Context()))
+	_, err = secure.Read(make([]byte, 1))
+	require.Error(t, err)
+}
+
+func TestRequestUnderWayEndsWithItsPermission(t *testing.T) {
+	i := newInternet(t)
+	i.name("allowed.example", allowedIP)
+	arrived := make(chan struct{})
+	i.serve(allowedIP+":80", func(conn net.Conn) {
+		_, _ = http.ReadRequest(bufio.NewReader(conn))
+		close(arrived)
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	n := i.network(&rules{allow: []string{"allowed.example"}}, withInterceptor(t))
+	conn, err := connect(t, n, "allowed.example", "80")
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "GET /1 HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
+	require.NoError(t, err)
+	<-arrived
+	require.NoError(t, n.Recheck(t.Context()))
+	n.SetPolicy(&rules{})
+	require.NoError(t, n.Recheck(t.Context()))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, io.EOF)
+}
+
+func TestRefusalIsReadWithinTLS(t *testing.T) {
+	i, in := newInternet(t), newInterception(t)
+	n := i.network(&rules{}, in.with(t))
+	conn, err := connect(t, n, "evil.example", "443")
+	require.NoError(t, err)
+	answers := askOver(t, in.throughTLS(t, conn, "evil.example"), "GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+	require.Equal(t, 403, answers[0].StatusCode)
+	require.Contains(t, bodyOf(answers[0]), "not on the list")
+	require.Empty(t, i.wasAsked())
+
+	// An allowed name that does not lead to an address is refused in the same way.
+	i.name("allowed.example", allowedIP)
+	n.SetPolicy(&rules{allow: []string{"allowed.example"}})
+	conn, err = dialFromInside(t, n, "tcp4", evilIP+":443")
+	require.NoError(t, err)
+	answers = askOver(t, in.throughTLS(t, conn, "allowed.example"), "GET /x HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
+	require.Equal(t, 403, answers[0].StatusCode)
+	require.Contains(t, bodyOf(answers[0]), "the name allowed.example does not lead to the address "+evilIP)
+	require.Empty(t, i.wasDialled())
+}
+
+func TestHeldRequestEndsWithItsClient(t *testing.T) {
+	i := newInternet(t)
+	p := &rules{ask: map[string]chan int{"asked.example": nil}}
+	n := i.network(p, withInterceptor(t))
+	conn, err := connect(t, n, "asked.example", "80")
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: asked.example\r\nContent-Length: 10000000\r\n\r\nbegin")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return p.waits() == 1 && n.Stats().Held == 1 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, conn.Close())
+	require.Eventually(t, func() bool { return p.waits() == 0 && n.Stats().Held == 0 }, 5*time.Second, time.Millisecond)
+}
+
+func TestProgramThatDoesNotTrustTheAuthorityIsReported(t *testing.T) {
+	i, in := newInternet(t), newInterception(t)
+	i.name("seen.example", seenIP)
+	events := make(chan gateway.Event, 100)
+	n := i.network(&rules{see: []string{"seen.example"}}, in.with(t), func(c *gateway.Config) {
+		c.OnDecision = func(e gateway.Event) { events <- e }
+	})
+	conn, err := connect(t, n, "seen.example", "443")
+	require.NoError(t, err)
+	_, err = overTLS(conn, &tls.Config{RootCAs: x509.NewCertPool()}, "seen.example")
+	require.Error(t, err)
+	for e := range events {
+		if e.Request.Protocol == gateway.TLS && !e.Decision.Allowed() && e.Decision.Verdict == gateway.Deny {
+			require.Contains(t, e.Decision.Reason, "seen.example")
+			return
+		}
+	}
+}
