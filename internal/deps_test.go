@@ -22,6 +22,7 @@ var below = map[string][]string{
 	"internal/gateway":       {"internal/agent/hostapi"},
 	"internal/replace":       {},
 	"internal/policy":        {},
+	"internal/rules":         {"internal/policy", "internal/store"},
 	"internal/audit":         {},
 	"internal/secret":        {"internal/policy", "internal/store", "internal/replace"},
 	"internal/approval":      {"internal/policy", "internal/store"},

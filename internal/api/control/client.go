@@ -67,6 +67,10 @@ func Dial(ctx context.Context, dataDir string) (*Client, Server, error) {
 	return c, server, c.do(ctx, http.MethodGet, "/server", nil, &server)
 }
 
+// HTTP is the client of the socket, for the other API that is served on it. Whatever
+// host it is told, it goes there.
+func (c *Client) HTTP() *http.Client { return c.http }
+
 func (c *Client) connect(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", c.socket)
