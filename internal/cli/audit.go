@@ -70,7 +70,7 @@ func parseAge(text string) (time.Duration, error) {
 
 // recordServer records that the server did something by itself.
 func (c *core) recordServer(what string, detail any) {
-	c.audit.Append(audit.Record{Kind: audit.Server, Actor: "server", What: what, Detail: audit.Detail(detail)})
+	c.gate.audit.Append(audit.Record{Kind: audit.Server, Actor: "server", What: what, Detail: audit.Detail(detail)})
 }
 
 func newAudit() *cobra.Command {

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/embedded"
-	"github.com/tombolo-dev/tombolo/internal/api/auth"
-	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/engine/gvisor"
 	"github.com/tombolo-dev/tombolo/internal/event"
@@ -34,10 +32,9 @@ type core struct {
 	log     *slog.Logger
 	store   *sqlite.Store
 	events  *event.Recorder
-	audit   *audit.Log
 	manager *sandbox.Manager
 	engine  *gvisor.Engine
-	guard   *guard.Guard
+	gate    *gate
 }
 
 func newLogger(c config) (*slog.Logger, error) {
@@ -75,12 +72,6 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
-	var bundle []byte
-	if c.CABundle != "" {
-		if bundle, err = os.ReadFile(c.CABundle); err != nil {
-			return nil, fmt.Errorf("read CA bundle: %w", err)
-		}
-	}
 	engine, err := gvisor.New(gvisor.Config{
 		Scope: gvisor.Scope(c.Data), Platform: c.Platform, Programs: filepath.Join(c.Data, "engines"),
 	})
@@ -91,27 +82,23 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if err != nil {
 		return nil, err
 	}
-	trail, err := openAudit(c, log, keep)
-	if err != nil {
-		return nil, errors.Join(err, records.Close())
-	}
 	if t != nil {
 		records.Observe(t.Store) // before anything reads
 	}
-	g, err := guard.New(ctx, guard.Config{Store: records, Audit: trail, Actor: actorOf, Log: log})
+	gate, err := openGate(ctx, c, records, keep, log)
 	if err != nil {
-		return nil, errors.Join(err, trail.Close(), records.Close())
+		return nil, errors.Join(err, records.Close())
 	}
 	events := event.NewRecorder(records, log)
 	parts := sandbox.Config{
 		DataDir:      c.Data,
 		Engine:       engine,
 		Store:        records,
-		Network:      makeNetwork(g, t),
+		Network:      makeNetwork(gate.guard, t),
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
 		Programs:     map[string][]byte{"mcp-gateway": mcpGateway},
-		CABundle:     bundle,
+		CABundle:     gate.bundle,
 		Log:          log,
 		Keep:         keep,
 		Pool:         c.Pool,
@@ -119,7 +106,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		OnEvent: func(e sandbox.Event) {
 			events.Record(e)
 			t.Event(e)
-			g.OnEvent(e)
+			gate.guard.OnEvent(e)
 		},
 	}
 	if t != nil {
@@ -128,10 +115,10 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	manager, err := sandbox.NewManager(ctx, parts)
 	if err != nil {
 		events.Close()
-		return nil, errors.Join(err, trail.Close(), records.Close())
+		return nil, errors.Join(err, gate.Close(), records.Close())
 	}
 	watch(t, manager, records)
-	return &core{config: c, log: log, store: records, events: events, audit: trail, manager: manager, engine: engine, guard: g}, nil
+	return &core{config: c, log: log, store: records, events: events, manager: manager, engine: engine, gate: gate}, nil
 }
 
 func needRoot() error {
@@ -160,15 +147,7 @@ func (c *core) Close() error {
 	err := c.manager.Close(ctx)
 	c.engine.RemoveScope()
 	c.events.Close()
-	return errors.Join(err, c.audit.Close(), c.store.Close())
-}
-
-// actorOf tells who makes the request of a context, for records.
-func actorOf(ctx context.Context) string {
-	if p := auth.From(ctx); p.IsOwner() || p.KeyID() != "" {
-		return p.Actor()
-	}
-	return ""
+	return errors.Join(err, c.gate.Close(), c.store.Close())
 }
 
 // makeNetwork gives each sandbox a gateway whose policy is the guard's.

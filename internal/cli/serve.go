@@ -118,11 +118,11 @@ func serve(ctx context.Context, c config) (err error) {
 	defer builds.Close()
 	builds.KeepPruned()
 	domain := front.clientDomain(listener.Addr())
-	calls := record.Requests{Log: core.audit, API: "e2b"}
-	sandboxes := core.guard.Sandboxes(measure.Sandboxes(core.manager))
+	calls := record.Requests{Log: core.gate.audit, API: "e2b"}
+	sandboxes := core.gate.guard.Sandboxes(measure.Sandboxes(core.manager))
 	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: hooks, Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
-		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Guard: core.guard, Log: core.log,
+		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Guard: core.gate.guard, Log: core.log,
 	}))))
 	if measure != nil {
 		server.ConnState = measure.ConnState
@@ -133,7 +133,7 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	}
 	owner := &http.Server{
-		Handler: record.Requests{Log: core.audit, API: "owner", Actor: "owner"}.Wrap(
+		Handler: record.Requests{Log: core.gate.audit, API: "owner", Actor: "owner"}.Wrap(
 			control.New(sandboxes, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log)),
 		ReadHeaderTimeout: 10 * time.Second,
 	}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/tombolo-dev/tombolo/internal/api/auth"
+	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
+	"github.com/tombolo-dev/tombolo/internal/guard"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+// gate is what decides on actions and keeps the record of it.
+type gate struct {
+	guard       *guard.Guard
+	audit       *audit.Log
+	interceptor *intercept.Interceptor
+	// bundle is what sandboxes trust, PEM; empty leaves what their images trust.
+	bundle []byte
+}
+
+// openGate opens the gate of a data folder. keep is for the one process, the server,
+// whose sandboxes outlive it and who can be asked; the caller closes the gate.
+func openGate(ctx context.Context, c config, records *sqlite.Store, keep bool, log *slog.Logger) (_ *gate, err error) {
+	g := &gate{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}()
+	authority, err := intercept.OpenAuthority(c.Data)
+	if err != nil {
+		return g, err
+	}
+	roots, err := g.readBundle(c.CABundle)
+	if err != nil {
+		return g, err
+	}
+	if len(g.bundle) > 0 {
+		g.bundle = append(append(bytes.TrimSpace(g.bundle), '\n'), authority.PEM()...)
+	}
+	if g.audit, err = openAudit(c, log, keep); err != nil {
+		return g, err
+	}
+	g.interceptor = intercept.New(intercept.Config{Authority: authority, Roots: roots, Log: log})
+	g.guard, err = guard.New(ctx, guard.Config{
+		Store: records, Audit: g.audit, Interceptor: g.interceptor, Actor: actorOf, Log: log,
+	})
+	return g, err
+}
+
+// readBundle reads the machine's trust store; nil roots are those of the system.
+func (g *gate) readBundle(path string) (roots *x509.CertPool, err error) {
+	if path == "" {
+		return nil, nil
+	}
+	if g.bundle, err = os.ReadFile(path); err != nil {
+		return nil, fmt.Errorf("read CA bundle: %w", err)
+	}
+	roots = x509.NewCertPool()
+	roots.AppendCertsFromPEM(g.bundle)
+	return roots, nil
+}
+
+// Close ends what the gate has, networks first.
+func (g *gate) Close() error {
+	var errs []error
+	if g.interceptor != nil {
+		errs = append(errs, g.interceptor.Close())
+	}
+	if g.audit != nil {
+		errs = append(errs, g.audit.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// actorOf tells who makes the request of a context, for records.
+func actorOf(ctx context.Context) string {
+	if p := auth.From(ctx); p.IsOwner() || p.KeyID() != "" {
+		return p.Actor()
+	}
+	return ""
+}
