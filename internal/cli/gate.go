@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
+	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
 	"github.com/tombolo-dev/tombolo/internal/guard"
@@ -21,6 +23,7 @@ type gate struct {
 	guard       *guard.Guard
 	audit       *audit.Log
 	interceptor *intercept.Interceptor
+	desk        *approval.Desk
 	// bundle is what sandboxes trust, PEM; empty leaves what their images trust.
 	bundle []byte
 }
@@ -49,8 +52,12 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, keep bool, l
 		return g, err
 	}
 	g.interceptor = intercept.New(intercept.Config{Authority: authority, Roots: roots, Log: log})
+	if g.desk, err = approval.Open(ctx, approval.Config{Store: records, Log: log, OnChange: recordHolds(g.audit)}); err != nil {
+		return g, err
+	}
 	g.guard, err = guard.New(ctx, guard.Config{
-		Store: records, Audit: g.audit, Interceptor: g.interceptor, Actor: actorOf, Log: log,
+		Store: records, Tables: storedRules{records}.Tables, Audit: g.audit, Desk: g.desk, Interceptor: g.interceptor, Actor: actorOf, Log: log,
+		Inside: func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
 	})
 	return g, err
 }
@@ -71,6 +78,9 @@ func (g *gate) readBundle(path string) (roots *x509.CertPool, err error) {
 // Close ends what the gate has, networks first.
 func (g *gate) Close() error {
 	var errs []error
+	if g.desk != nil {
+		g.desk.Close()
+	}
 	if g.interceptor != nil {
 		errs = append(errs, g.interceptor.Close())
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/api/e2b"
-	"github.com/tombolo-dev/tombolo/internal/api/record"
+	api "github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/edge"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/image"
@@ -118,11 +118,12 @@ func serve(ctx context.Context, c config) (err error) {
 	defer builds.Close()
 	builds.KeepPruned()
 	domain := front.clientDomain(listener.Addr())
-	calls := record.Requests{Log: core.gate.audit, API: "e2b"}
 	sandboxes := core.gate.guard.Sandboxes(measure.Sandboxes(core.manager))
 	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: hooks, Builds: builds, Volumes: core.manager, Log: core.log, Version: version(), Domain: domain})
+	ours := core.openAPI(sandboxes)
+	defer ours.Close()
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{
-		Sandboxes: sandboxes, Control: measure.Control(calls.Wrap(dialect)), Inside: measure.Inside, Guard: core.gate.guard, Log: core.log,
+		Sandboxes: sandboxes, Control: api.Split(core.recorded("tombolo", "", ours.ForKeys()), measure.Control(core.recorded("e2b", "", dialect))), Inside: measure.Inside, Guard: core.gate.guard, Log: core.log,
 	}))))
 	if measure != nil {
 		server.ConnState = measure.ConnState
@@ -133,8 +134,8 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	}
 	owner := &http.Server{
-		Handler: record.Requests{Log: core.gate.audit, API: "owner", Actor: "owner"}.Wrap(
-			control.New(sandboxes, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log)),
+		Handler: api.Split(core.recorded("tombolo", "owner", ours.ForOwner()), core.recorded("owner", "owner", asOwner(
+			control.New(sandboxes, control.Server{Address: address, Domain: domain, CAFile: front.caFile, PID: os.Getpid(), Version: version()}, core.log)))),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	defer owner.Close()
@@ -156,7 +157,9 @@ func serve(ctx context.Context, c config) (err error) {
 		return err
 	case <-ctx.Done():
 	}
-	builds.Close() // they use what the manager has
+	ours.Close()           // its streams have no end
+	core.gate.desk.Close() // whoever waits for a person waits no more
+	builds.Close()         // they use what the manager has
 	// Sandboxes first: that is what ends the streams into them.
 	stop := core.manager.Leave
 	if c.OnStop == onStopEnd {

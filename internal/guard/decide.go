@@ -10,20 +10,12 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/guard/inside"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 )
 
 // Refusal is something that was refused, as who met it is told.
-type Refusal struct {
-	ID     string       `json:"id"`
-	Time   time.Time    `json:"time"`
-	Kind   policy.Kind  `json:"kind"`
-	What   string       `json:"what"` // the action in words
-	Rule   string       `json:"rule,omitempty"`
-	Scope  policy.Scope `json:"scope,omitzero"`
-	Reason string       `json:"reason"`
-	HoldID string       `json:"holdID,omitempty"` // of the hold that was not approved
-}
+type Refusal = inside.Refusal
 
 // outcome is how an action was decided.
 type outcome struct {

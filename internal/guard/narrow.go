@@ -1,18 +1,17 @@
 package guard
 
 import (
-	"slices"
 	"sync"
-)
 
-// refusalsKept is how many refusals of a sandbox are kept to be asked about.
-const refusalsKept = 100
+	"github.com/tombolo-dev/tombolo/internal/guard/inside"
+)
 
 // narrow is what the guard keeps of one sandbox, over pauses, until it ends.
 type narrow struct {
-	mu       sync.Mutex
-	refusals []Refusal // oldest first
-	ports    map[uint16]bool
+	refusals inside.Refusals
+
+	mu    sync.Mutex
+	ports map[uint16]bool
 }
 
 func (g *Guard) narrowOf(sandboxID string) *narrow {
@@ -36,14 +35,6 @@ func (g *Guard) forget(sandboxID string) {
 	}
 }
 
-func (k *narrow) refused(r Refusal) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.refusals = append(k.refusals, r); len(k.refusals) > refusalsKept {
-		k.refusals = slices.Delete(k.refusals, 0, 1)
-	}
-}
-
 // seenPort tells whether a port was admitted before, and notes that it was.
 func (k *narrow) seenPort(port uint16) bool {
 	k.mu.Lock()
@@ -61,9 +52,5 @@ func (g *Guard) Refusals(sandboxID string) []Refusal {
 	if kept == nil {
 		return nil
 	}
-	kept.mu.Lock()
-	defer kept.mu.Unlock()
-	list := slices.Clone(kept.refusals)
-	slices.Reverse(list)
-	return list
+	return kept.refusals.List()
 }

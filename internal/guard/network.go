@@ -447,7 +447,7 @@ func (n judge) refuse(st *standing, r gateway.Request, a policy.Action, o outcom
 	}
 	n.note(st, r, a, o)
 	refusal := o.refusal(a)
-	st.narrow.refused(refusal)
+	st.narrow.refusals.Add(refusal)
 	st.owner.Log(true, fmt.Sprintf("refused %s: %s (%s)", refusal.What, o.reason, o.id))
 	if n.guard.config.OnRefusal != nil {
 		n.guard.config.OnRefusal(st.owner.Subject, refusal)

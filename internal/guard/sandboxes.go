@@ -175,7 +175,7 @@ func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, 
 	}
 	refusal := o.refusal(a)
 	if s.SandboxID != "" {
-		g.narrowOf(s.SandboxID).refused(refusal)
+		g.narrowOf(s.SandboxID).refusals.Add(refusal)
 	}
 	if g.config.OnRefusal != nil {
 		g.config.OnRefusal(s, refusal)

@@ -146,6 +146,13 @@ func With(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, contextKey{}, p)
 }
 
+// Request is a request with its caller. It is the same one, so that who passed it on sees
+// what a mux writes into it.
+func Request(r *http.Request, p Principal) *http.Request {
+	*r = *r.WithContext(With(r.Context(), p))
+	return r
+}
+
 // From is the caller of a context; the zero Principal where there is none.
 func From(ctx context.Context) Principal {
 	p, _ := ctx.Value(contextKey{}).(Principal)

@@ -159,7 +159,7 @@ func (a *api) handle(pattern string, h handler) {
 func (a *api) serve(w http.ResponseWriter, r *http.Request, h handler) {
 	k, err := a.authenticate(r)
 	if err == nil {
-		err = h(w, r.WithContext(auth.With(r.Context(), auth.OfKey(k))), k)
+		err = h(w, auth.Request(r, auth.OfKey(k)), k)
 	}
 	if err != nil {
 		a.fail(w, r, err)

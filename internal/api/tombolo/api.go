@@ -53,7 +53,6 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
-	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -69,9 +68,8 @@ type Options struct {
 	Desk      Desk
 	Rules     Rules
 	Networks  Networks
-	AuditDir  string         // of the log; empty where there is none
-	Audit     audit.Appender // nil: nothing is recorded
-	Log       *slog.Logger   // slog.Default() when nil
+	AuditDir  string       // of the log; empty where there is none
+	Log       *slog.Logger // slog.Default() when nil
 }
 
 // API serves the routes.
@@ -125,7 +123,6 @@ func (a *API) ForKeys() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := a.keys.Key(r)
 		if err != nil {
-			a.recordStranger(err)
 			a.fail(w, r, err)
 			return
 		}
@@ -150,7 +147,7 @@ func Split(api, other http.Handler) http.Handler {
 }
 
 func (a *API) dispatch(w http.ResponseWriter, r *http.Request, p auth.Principal) {
-	r = r.WithContext(auth.With(r.Context(), p))
+	r = auth.Request(r, p)
 	// An unclean path would be answered by a redirect.
 	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
 		a.fail(w, r, notFound("there is no endpoint %.100s", r.URL.Path))
@@ -209,7 +206,6 @@ func (a *API) table() []route {
 func (a *API) serve(w http.ResponseWriter, r *http.Request, to route) {
 	c := &call{w: w, r: r, auth: auth.From(r.Context())}
 	answer, err := a.admit(c, to)
-	a.record(c, to, err)
 	switch {
 	case err != nil:
 		a.fail(w, r, err)

@@ -150,34 +150,6 @@ func (a *API) auditHead(c *call) (any, error) {
 	return head, err
 }
 
-// recordStranger notes a request without a valid key. The log folds what is too much.
-func (a *API) recordStranger(err error) {
-	if a.Audit != nil {
-		a.Audit.Append(audit.Record{Kind: audit.API, Actor: audit.Nobody, What: "use " + Prefix, Decision: "deny", Reason: encodeError(err).Message})
-	}
-}
-
-// record notes a request that changed something, or that its caller may not make.
-func (a *API) record(c *call, to route, err error) {
-	if a.Audit == nil || to.method == http.MethodGet && err == nil {
-		return
-	}
-	r := audit.Record{Kind: audit.API, Actor: c.auth.Actor(), What: to.method + " " + to.path, Decision: "allow"}
-	if strings.HasPrefix(to.path, "/sandboxes/") {
-		r.SandboxID = c.r.PathValue("id")
-	} else {
-		r.ID = c.r.PathValue("id") + c.r.PathValue("name")
-	}
-	if err != nil {
-		e := encodeError(err)
-		if to.method == http.MethodGet && e.Status != http.StatusForbidden {
-			return
-		}
-		r.Decision, r.Reason = "deny", e.Message
-	}
-	a.Audit.Append(r)
-}
-
 // AuditHead returns the last record's number and hash.
 func (c *Client) AuditHead(ctx context.Context) (h Head, err error) {
 	return h, c.do(ctx, "GET", "/audit/head", nil, &h)

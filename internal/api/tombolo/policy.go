@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -17,8 +18,9 @@ type Rules interface {
 	Tables(ctx context.Context) ([]policy.Table, error)
 	// Replace puts tables in place of all there are, and has them hold at once.
 	Replace(ctx context.Context, tables []policy.Table) error
-	// Explain tells what all tables that a sandbox, there or not, is in say of an action.
-	Explain(ctx context.Context, s policy.Subject, a policy.Action) (policy.Verdict, []policy.TableSay, error)
+	// Explain tells what all tables that a sandbox is in say of an action. One without an
+	// id is not there yet.
+	Explain(info sandbox.Info, a policy.Action) (policy.Verdict, []policy.TableSay)
 }
 
 // Policy is the tables of the server, of keys and of templates.
@@ -137,39 +139,36 @@ func (a *API) explain(c *call) (any, error) {
 	if err != nil {
 		return nil, invalid("%s", err)
 	}
-	subject, err := a.subject(c, body)
+	info, err := a.asked(c, body)
 	if err != nil {
 		return nil, err
 	}
-	verdict, tables, err := a.Rules.Explain(c.context(), subject, action)
-	if err != nil {
-		return nil, err
-	}
-	e := Explanation{Subject: subject, Action: action, Verdict: verdict, Tables: tables}
+	verdict, tables := a.Rules.Explain(info, action)
+	e := Explanation{Subject: info.Subject(), Action: action, Verdict: verdict, Tables: tables}
 	if verdict.Needs != 0 {
 		e.Needs = verdict.Needs.String()
 	}
 	return e, nil
 }
 
-// subject is the sandbox that a question is about. Who has not the role policy may ask
+// asked is the sandbox that a question is about. Who has not the role policy may ask
 // about sandboxes of their own key.
-func (a *API) subject(c *call, body ExplainRequest) (policy.Subject, error) {
+func (a *API) asked(c *call, body ExplainRequest) (sandbox.Info, error) {
 	all := c.auth.Has(store.RolePolicy)
 	if body.SandboxID != "" {
 		info, err := a.Sandboxes.Get(body.SandboxID)
 		if err != nil || !all && !c.auth.Owns(info.KeyID) {
-			return policy.Subject{}, notFound("there is no sandbox %.60q", body.SandboxID)
+			return sandbox.Info{}, notFound("there is no sandbox %.60q", body.SandboxID)
 		}
-		return info.Subject(), nil
+		return info, nil
 	}
 	if !all && body.KeyID != "" && body.KeyID != c.auth.KeyID() {
-		return policy.Subject{}, forbidden("to ask about sandboxes of another key takes the role policy")
+		return sandbox.Info{}, forbidden("to ask about sandboxes of another key takes the role policy")
 	}
 	if !all {
 		body.KeyID = c.auth.KeyID()
 	}
-	return policy.Subject{KeyID: body.KeyID, TemplateID: body.TemplateID, TemplateName: body.TemplateName}, nil
+	return sandbox.Info{KeyID: body.KeyID, TemplateID: body.TemplateID, TemplateName: body.TemplateName}, nil
 }
 
 // Policy returns the tables there are.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/audit"
@@ -81,8 +82,8 @@ func newWorld(t *testing.T) *world {
 	_, err = records.UpdateKey(t.Context(), "lone", func(k *store.Key) error { k.SelfApproval = true; return nil })
 	require.NoError(t, err)
 	w.api = tombolo.New(w.options())
-	w.server = httptest.NewServer(w.api.ForKeys())
-	w.owner = httptest.NewServer(w.api.ForOwner())
+	w.server = httptest.NewServer(record.Requests{Log: w.audit, API: "tombolo"}.Wrap(w.api.ForKeys()))
+	w.owner = httptest.NewServer(record.Requests{Log: w.audit, API: "tombolo", Actor: "owner"}.Wrap(w.api.ForOwner()))
 	t.Cleanup(func() {
 		w.api.Close()
 		w.server.Close()
@@ -97,7 +98,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) options() tombolo.Options {
 	return tombolo.Options{
 		Store: w.store, Sandboxes: w.core, Desk: w.desk, Rules: &rules{core: w.core}, Networks: w.core,
-		AuditDir: w.auditDir, Audit: w.audit, Log: slog.New(slog.DiscardHandler),
+		AuditDir: w.auditDir, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -198,15 +199,15 @@ func (r *rules) Replace(_ context.Context, tables []policy.Table) error {
 	return nil
 }
 
-func (r *rules) Explain(_ context.Context, s policy.Subject, a policy.Action) (policy.Verdict, []policy.TableSay, error) {
+func (r *rules) Explain(info sandbox.Info, a policy.Action) (policy.Verdict, []policy.TableSay) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var book policy.Book
 	if err := book.Replace(r.tables); err != nil {
-		return policy.Verdict{}, nil, err
+		panic(err)
 	}
-	set := book.For(s)
-	return set.Judge(a), set.Explain(a), nil
+	set := book.For(info.Subject())
+	return set.Judge(a), set.Explain(a)
 }
 
 func of(name string) policy.Subject {

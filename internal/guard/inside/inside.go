@@ -35,9 +35,6 @@ import (
 // name that somebody else controls.
 var Hosts = []string{"tombolo.internal", "10.0.0.1"}
 
-// SeeText is the end of a refusal's text: where code inside can read more of it.
-func SeeText(id string) string { return "see http://tombolo.internal/refusals/" + id }
-
 // Sandbox is what is told of one sandbox. Its methods are called by several goroutines at once.
 type Sandbox interface {
 	// ID is empty while no sandbox has the network yet.

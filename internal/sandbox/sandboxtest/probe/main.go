@@ -72,6 +72,12 @@ func run(command string, args []string) {
 	case "dial": // ADDRESS
 		_, err := net.Dial("tcp", args[0])
 		check(err)
+	case "get": // ADDRESS HOST PATH, by HTTP
+		conn, err := net.Dial("tcp", args[0])
+		check(err)
+		fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", args[2], args[1])
+		_, err = io.Copy(os.Stdout, conn)
+		check(err)
 	case "eat":
 		eat()
 	case "burn":
