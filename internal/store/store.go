@@ -73,6 +73,7 @@ type Store interface {
 	Deliveries
 	Approvals
 	Policies
+	Secrets
 
 	Close() error
 }
@@ -93,8 +94,8 @@ type Keys interface {
 	// of change is returned and nothing is stored. ErrExists when the new name is
 	// taken. change must not use the store.
 	UpdateKey(ctx context.Context, idOrName string, change func(*Key) error) (Key, error)
-	// DeleteKey removes a key by id or name, and its webhooks with it. Its rules go
-	// with the last of its sandboxes, see [Policies].
+	// DeleteKey removes a key by id or name, and its webhooks and secrets with it. Its
+	// rules go with the last of its sandboxes, see [Policies].
 	DeleteKey(ctx context.Context, idOrName string) error
 }
 

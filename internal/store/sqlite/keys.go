@@ -132,6 +132,15 @@ func (s *Store) DeleteKey(ctx context.Context, idOrName string) error {
 				return err
 			}
 		}
+		secrets, err := q.SecretsOfKey(ctx, row.ID)
+		if err != nil {
+			return err
+		}
+		for _, secret := range secrets {
+			if err := deleteSecret(ctx, q, secret.ID); err != nil {
+				return err
+			}
+		}
 		return errors.Join(q.DeleteKey(ctx, row.ID), q.DeleteOrphanedPolicies(ctx))
 	})
 	if err != nil {

@@ -344,3 +344,46 @@ WHERE (scope = 'key' AND scope_id NOT IN (SELECT k.id FROM keys k)
        AND scope_id NOT IN (SELECT b.template_id FROM builds b WHERE b.finished_at = 0)
        AND scope_id NOT IN (SELECT COALESCE(json_extract(s.record, '$.templateID'), '') FROM sandboxes s WHERE s.ended_at = 0))
    OR (scope = 'sandbox' AND scope_id IN (SELECT s.id FROM sandboxes s WHERE s.ended_at <> 0));
+
+-- name: AddSecret :exec
+INSERT INTO secrets (id, key_id, name, version, placeholder, metadata, bindings, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: CountSecretsOfKey :one
+SELECT COUNT(*) FROM secrets WHERE key_id = ?;
+
+-- name: SecretByID :one
+SELECT * FROM secrets WHERE key_id = ? AND id = ?;
+
+-- name: SecretByName :one
+SELECT * FROM secrets WHERE key_id = ? AND name = ?;
+
+-- name: AllSecrets :many
+SELECT * FROM secrets ORDER BY created_at, id;
+
+-- name: SecretsOfKey :many
+SELECT * FROM secrets WHERE key_id = ? ORDER BY created_at, id;
+
+-- name: UpdateSecret :exec
+UPDATE secrets SET version = ?, metadata = ?, bindings = ?, updated_at = ? WHERE id = ?;
+
+-- name: DeleteSecret :exec
+DELETE FROM secrets WHERE id = ?;
+
+-- name: PutSecretValue :exec
+INSERT OR REPLACE INTO secret_values (secret_id, version, ciphertext, created_at) VALUES (?, ?, ?, ?);
+
+-- name: SecretValues :many
+SELECT * FROM secret_values WHERE secret_id = ? ORDER BY version DESC;
+
+-- name: AllSecretValues :many
+SELECT * FROM secret_values ORDER BY secret_id, version DESC;
+
+-- name: DeleteSecretValues :exec
+DELETE FROM secret_values WHERE secret_id = ?;
+
+-- name: SecretChanges :one
+SELECT changes FROM secret_changes;
+
+-- name: CountSecretChange :exec
+UPDATE secret_changes SET changes = changes + 1;

@@ -96,6 +96,29 @@ type Sandbox struct {
 	Record    string
 }
 
+type Secret struct {
+	ID          string
+	KeyID       string
+	Name        string
+	Version     int64
+	Placeholder string
+	Metadata    string
+	Bindings    string
+	CreatedAt   int64
+	UpdatedAt   int64
+}
+
+type SecretChange struct {
+	Changes int64
+}
+
+type SecretValue struct {
+	SecretID   string
+	Version    int64
+	Ciphertext []byte
+	CreatedAt  int64
+}
+
 type Template struct {
 	ID        string
 	Alias     string

@@ -197,6 +197,38 @@ func (q *Queries) AddKey(ctx context.Context, arg AddKeyParams) error {
 	return err
 }
 
+const addSecret = `-- name: AddSecret :exec
+INSERT INTO secrets (id, key_id, name, version, placeholder, metadata, bindings, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+`
+
+type AddSecretParams struct {
+	ID          string
+	KeyID       string
+	Name        string
+	Version     int64
+	Placeholder string
+	Metadata    string
+	Bindings    string
+	CreatedAt   int64
+	UpdatedAt   int64
+}
+
+func (q *Queries) AddSecret(ctx context.Context, arg AddSecretParams) error {
+	_, err := q.db.ExecContext(ctx, addSecret,
+		arg.ID,
+		arg.KeyID,
+		arg.Name,
+		arg.Version,
+		arg.Placeholder,
+		arg.Metadata,
+		arg.Bindings,
+		arg.CreatedAt,
+		arg.UpdatedAt,
+	)
+	return err
+}
+
 const addVolume = `-- name: AddVolume :exec
 INSERT INTO volumes (id, name, key_id, token, size, created_at) VALUES (?, ?, ?, ?, ?, ?)
 `
@@ -256,6 +288,75 @@ func (q *Queries) AddWebhook(ctx context.Context, arg AddWebhookParams) error {
 		arg.FailingSince,
 	)
 	return err
+}
+
+const allSecretValues = `-- name: AllSecretValues :many
+SELECT secret_id, version, ciphertext, created_at FROM secret_values ORDER BY secret_id, version DESC
+`
+
+func (q *Queries) AllSecretValues(ctx context.Context) ([]SecretValue, error) {
+	rows, err := q.db.QueryContext(ctx, allSecretValues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SecretValue
+	for rows.Next() {
+		var i SecretValue
+		if err := rows.Scan(
+			&i.SecretID,
+			&i.Version,
+			&i.Ciphertext,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const allSecrets = `-- name: AllSecrets :many
+SELECT id, key_id, name, version, placeholder, metadata, bindings, created_at, updated_at FROM secrets ORDER BY created_at, id
+`
+
+func (q *Queries) AllSecrets(ctx context.Context) ([]Secret, error) {
+	rows, err := q.db.QueryContext(ctx, allSecrets)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Secret
+	for rows.Next() {
+		var i Secret
+		if err := rows.Scan(
+			&i.ID,
+			&i.KeyID,
+			&i.Name,
+			&i.Version,
+			&i.Placeholder,
+			&i.Metadata,
+			&i.Bindings,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const allVolumes = `-- name: AllVolumes :many
@@ -507,6 +608,26 @@ func (q *Queries) BuildsOfTemplate(ctx context.Context, id string) ([]TemplatesF
 	return items, nil
 }
 
+const countSecretChange = `-- name: CountSecretChange :exec
+UPDATE secret_changes SET changes = changes + 1
+`
+
+func (q *Queries) CountSecretChange(ctx context.Context) error {
+	_, err := q.db.ExecContext(ctx, countSecretChange)
+	return err
+}
+
+const countSecretsOfKey = `-- name: CountSecretsOfKey :one
+SELECT COUNT(*) FROM secrets WHERE key_id = ?
+`
+
+func (q *Queries) CountSecretsOfKey(ctx context.Context, keyID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countSecretsOfKey, keyID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const deleteBuild = `-- name: DeleteBuild :exec
 DELETE FROM builds WHERE id = ?
 `
@@ -626,6 +747,24 @@ DELETE FROM sandboxes WHERE id = ?
 
 func (q *Queries) DeleteSandbox(ctx context.Context, id string) error {
 	_, err := q.db.ExecContext(ctx, deleteSandbox, id)
+	return err
+}
+
+const deleteSecret = `-- name: DeleteSecret :exec
+DELETE FROM secrets WHERE id = ?
+`
+
+func (q *Queries) DeleteSecret(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, deleteSecret, id)
+	return err
+}
+
+const deleteSecretValues = `-- name: DeleteSecretValues :exec
+DELETE FROM secret_values WHERE secret_id = ?
+`
+
+func (q *Queries) DeleteSecretValues(ctx context.Context, secretID string) error {
+	_, err := q.db.ExecContext(ctx, deleteSecretValues, secretID)
 	return err
 }
 
@@ -1670,6 +1809,27 @@ func (q *Queries) PutSandbox(ctx context.Context, arg PutSandboxParams) error {
 	return err
 }
 
+const putSecretValue = `-- name: PutSecretValue :exec
+INSERT OR REPLACE INTO secret_values (secret_id, version, ciphertext, created_at) VALUES (?, ?, ?, ?)
+`
+
+type PutSecretValueParams struct {
+	SecretID   string
+	Version    int64
+	Ciphertext []byte
+	CreatedAt  int64
+}
+
+func (q *Queries) PutSecretValue(ctx context.Context, arg PutSecretValueParams) error {
+	_, err := q.db.ExecContext(ctx, putSecretValue,
+		arg.SecretID,
+		arg.Version,
+		arg.Ciphertext,
+		arg.CreatedAt,
+	)
+	return err
+}
+
 const putTag = `-- name: PutTag :exec
 INSERT INTO template_tags (template_id, tag, build_id, assigned_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (template_id, tag) DO UPDATE SET build_id = excluded.build_id, assigned_at = excluded.assigned_at
@@ -1766,6 +1926,138 @@ func (q *Queries) SandboxesWithHolds(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		items = append(items, sandbox_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const secretByID = `-- name: SecretByID :one
+SELECT id, key_id, name, version, placeholder, metadata, bindings, created_at, updated_at FROM secrets WHERE key_id = ? AND id = ?
+`
+
+type SecretByIDParams struct {
+	KeyID string
+	ID    string
+}
+
+func (q *Queries) SecretByID(ctx context.Context, arg SecretByIDParams) (Secret, error) {
+	row := q.db.QueryRowContext(ctx, secretByID, arg.KeyID, arg.ID)
+	var i Secret
+	err := row.Scan(
+		&i.ID,
+		&i.KeyID,
+		&i.Name,
+		&i.Version,
+		&i.Placeholder,
+		&i.Metadata,
+		&i.Bindings,
+		&i.CreatedAt,
+		&i.UpdatedAt,
+	)
+	return i, err
+}
+
+const secretByName = `-- name: SecretByName :one
+SELECT id, key_id, name, version, placeholder, metadata, bindings, created_at, updated_at FROM secrets WHERE key_id = ? AND name = ?
+`
+
+type SecretByNameParams struct {
+	KeyID string
+	Name  string
+}
+
+func (q *Queries) SecretByName(ctx context.Context, arg SecretByNameParams) (Secret, error) {
+	row := q.db.QueryRowContext(ctx, secretByName, arg.KeyID, arg.Name)
+	var i Secret
+	err := row.Scan(
+		&i.ID,
+		&i.KeyID,
+		&i.Name,
+		&i.Version,
+		&i.Placeholder,
+		&i.Metadata,
+		&i.Bindings,
+		&i.CreatedAt,
+		&i.UpdatedAt,
+	)
+	return i, err
+}
+
+const secretChanges = `-- name: SecretChanges :one
+SELECT changes FROM secret_changes
+`
+
+func (q *Queries) SecretChanges(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, secretChanges)
+	var changes int64
+	err := row.Scan(&changes)
+	return changes, err
+}
+
+const secretValues = `-- name: SecretValues :many
+SELECT secret_id, version, ciphertext, created_at FROM secret_values WHERE secret_id = ? ORDER BY version DESC
+`
+
+func (q *Queries) SecretValues(ctx context.Context, secretID string) ([]SecretValue, error) {
+	rows, err := q.db.QueryContext(ctx, secretValues, secretID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SecretValue
+	for rows.Next() {
+		var i SecretValue
+		if err := rows.Scan(
+			&i.SecretID,
+			&i.Version,
+			&i.Ciphertext,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const secretsOfKey = `-- name: SecretsOfKey :many
+SELECT id, key_id, name, version, placeholder, metadata, bindings, created_at, updated_at FROM secrets WHERE key_id = ? ORDER BY created_at, id
+`
+
+func (q *Queries) SecretsOfKey(ctx context.Context, keyID string) ([]Secret, error) {
+	rows, err := q.db.QueryContext(ctx, secretsOfKey, keyID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Secret
+	for rows.Next() {
+		var i Secret
+		if err := rows.Scan(
+			&i.ID,
+			&i.KeyID,
+			&i.Name,
+			&i.Version,
+			&i.Placeholder,
+			&i.Metadata,
+			&i.Bindings,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err
@@ -2084,6 +2376,29 @@ func (q *Queries) UpdateKey(ctx context.Context, arg UpdateKeyParams) error {
 		arg.Roles,
 		arg.Approves,
 		arg.SelfApproval,
+		arg.ID,
+	)
+	return err
+}
+
+const updateSecret = `-- name: UpdateSecret :exec
+UPDATE secrets SET version = ?, metadata = ?, bindings = ?, updated_at = ? WHERE id = ?
+`
+
+type UpdateSecretParams struct {
+	Version   int64
+	Metadata  string
+	Bindings  string
+	UpdatedAt int64
+	ID        string
+}
+
+func (q *Queries) UpdateSecret(ctx context.Context, arg UpdateSecretParams) error {
+	_, err := q.db.ExecContext(ctx, updateSecret,
+		arg.Version,
+		arg.Metadata,
+		arg.Bindings,
+		arg.UpdatedAt,
 		arg.ID,
 	)
 	return err

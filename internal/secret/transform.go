@@ -1,0 +1,141 @@
+package secret
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/tombolo-dev/tombolo/internal/policy"
+)
+
+// Limits of E2B's service on rules.
+const (
+	maxRules       = 10
+	maxHeaders     = 20
+	maxHeaderName  = 64
+	maxHeaderValue = 2048
+)
+
+// Transform sets headers of the requests to a host, whatever the sandbox says in them.
+// A value may hold references ${e2b.secrets.NAME}; the sandbox sees neither.
+type Transform struct {
+	Headers map[string]string `json:"headers"`
+}
+
+// rule is a transform made ready.
+type rule struct {
+	pattern string // as policy.Match.Host
+	match   *policy.Matcher
+	headers []header // by name
+}
+
+type header struct {
+	name, text string
+	secrets    []string // that text refers to
+}
+
+func (r *rule) fits(host string) bool {
+	return r.match.Fits(policy.Action{Kind: policy.Secret, Host: host}) == policy.Yes
+}
+
+// compileRules makes transforms ready, by host, those of patterns before those of names,
+// which so have the last word.
+func compileRules(transforms map[string]Transform) ([]rule, error) {
+	if len(transforms) > maxRules {
+		return nil, invalid("rules: %d hosts are possible, not %d", maxRules, len(transforms))
+	}
+	var rules []rule
+	for host, t := range transforms {
+		if host == "*" {
+			return nil, invalid("rules: name the hosts; headers are not set for all")
+		}
+		match, err := policy.Match{Host: []string{host}}.Compile(policy.Secret)
+		if err != nil {
+			return nil, invalid("rules: %s", err)
+		}
+		headers, err := compileHeaders(host, t.Headers)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, rule{host, match, headers})
+	}
+	slices.SortFunc(rules, func(a, b rule) int {
+		wild := func(r rule) int {
+			if strings.HasPrefix(r.pattern, "*") {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(wild(a)-wild(b), len(a.pattern)-len(b.pattern), cmp.Compare(a.pattern, b.pattern))
+	})
+	return rules, nil
+}
+
+func compileHeaders(host string, headers map[string]string) ([]header, error) {
+	if len(headers) > maxHeaders {
+		return nil, invalid("rules: %d headers are possible for %s, not %d", maxHeaders, host, len(headers))
+	}
+	var all []header
+	for name, text := range headers {
+		canonical := http.CanonicalHeaderKey(name)
+		switch {
+		case len(name) > maxHeaderName || !httpguts.ValidHeaderFieldName(name):
+			return nil, invalid("rules: %.80q is no name of a header", name)
+		case framing[canonical] && canonical != "Content-Type":
+			return nil, invalid("rules: the header %s says what a request is and cannot be set", canonical)
+		case len(text) > maxHeaderValue:
+			return nil, invalid("rules: the value of %s is longer than %d bytes", canonical, maxHeaderValue)
+		case !httpguts.ValidHeaderFieldValue(text):
+			return nil, invalid("rules: the value of %s has characters in it that no header has", canonical)
+		case strings.Contains(text, "${e2b.identity."):
+			return nil, invalid("rules: the value of %s refers to a workload identity, which this server does not have", canonical)
+		}
+		if slices.ContainsFunc(all, func(h header) bool { return h.name == canonical }) {
+			return nil, invalid("rules: the header %s is set twice for %s", canonical, host)
+		}
+		all = append(all, header{canonical, text, references(text)})
+	}
+	slices.SortFunc(all, func(a, b header) int { return cmp.Compare(a.name, b.name) })
+	return all, nil
+}
+
+// CheckTransforms tells whether a key may have these for a sandbox, by host. What is
+// wrong with them is an *InvalidError: a secret that the key does not have, too, and one
+// that is bound to other hosts.
+func (v *Vault) CheckTransforms(ctx context.Context, keyID string, transforms map[string]Transform) error {
+	rules, err := compileRules(transforms)
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		for _, h := range r.headers {
+			for _, name := range h.secrets {
+				e, err := v.named(ctx, keyID, name)
+				switch {
+				case err != nil:
+					return err
+				case e == nil:
+					return invalid("rules: %s for %s refers to the secret %.120q, and there is none of this name", h.name, r.pattern, name)
+				case !e.mayGoTo(r.pattern):
+					return invalid("rules: %s for %s refers to the secret %q, which is bound to other hosts", h.name, r.pattern, name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// mayGoTo tells whether a transform may put the value into some request to a host, or to
+// hosts of a pattern. A secret without bindings goes where its owner's transforms say.
+func (e *entry) mayGoTo(pattern string) bool {
+	if len(e.Bindings) == 0 {
+		return true
+	}
+	// What is below a name stands for all that the pattern means.
+	host := strings.ToLower(strings.Replace(pattern, "*.", "any.", 1))
+	return slices.ContainsFunc(e.bounds, func(b bound) bool { return b.fitsHost(host) })
+}
