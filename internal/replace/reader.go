@@ -137,11 +137,12 @@ func (r *reader) makeRoom() {
 	r.in = r.room[:n]
 }
 
-// decide moves what is certain from in to out, which is empty.
+// decide moves what is certain from in to out, which is empty. Where nothing is
+// replaced that is no copy: in stays as it is until out is empty again.
 func (r *reader) decide() {
 	r.space = r.space[:0]
 	all := r.err != nil
-	done, at := 0, 0
+	done, at := min(r.given, len(r.in)), 0
 	for {
 		at = r.replacer.next(r.in, at)
 		if at == len(r.in) {
@@ -155,25 +156,17 @@ func (r *reader) decide() {
 			at++
 			continue
 		}
-		r.pass(done, at)
-		r.put(e.New)
+		r.space = append(r.space, r.in[min(done, at):at]...)
+		r.space = append(r.space, e.New...)
 		r.replacer.tell(e)
 		at += len(e.Old)
-		done = at
+		done = max(at, r.given)
 	}
-	r.pass(done, at)
+	rest := r.in[min(done, at):at]
+	if r.out = rest; len(r.space) > 0 {
+		r.space = append(r.space, rest...)
+		r.out = r.space
+	}
 	r.in = r.in[at:]
 	r.given = max(0, r.given-at)
-}
-
-// pass puts out in[from:to], but for what was let through.
-func (r *reader) pass(from, to int) {
-	if from = max(from, r.given); from < to {
-		r.put(r.in[from:to])
-	}
-}
-
-func (r *reader) put(b []byte) {
-	r.space = append(r.space, b...)
-	r.out = r.space
 }

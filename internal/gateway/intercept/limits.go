@@ -23,6 +23,9 @@ const (
 	// pingAfter is how long a silent HTTP/2 connection to a destination is believed in.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
+	// maxFrame is how much a destination may send in one frame of HTTP/2, bytes: few large
+	// ones cost less.
+	maxFrame = 256 << 10
 	// continueTimeout is how long a destination may let a body wait that the client asked
 	// about.
 	continueTimeout = 2 * time.Second

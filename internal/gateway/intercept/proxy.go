@@ -11,14 +11,19 @@ import (
 	"net/textproto"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 )
 
-// copyBuffer is how much of a body is passed on at once, bytes.
-const copyBuffer = 64 << 10
+const (
+	// copyBuffer is how much of a body is passed on at once, bytes.
+	copyBuffer = 64 << 10
+	// flushAfter is how long a part of a body may wait for the next.
+	flushAfter = 5 * time.Millisecond
+)
 
 // exchange is one request and its answer.
 type exchange struct {
@@ -94,9 +99,10 @@ func (i *Interceptor) exchange(w http.ResponseWriter, r *http.Request, x *exchan
 
 func newProxy(log *slog.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Rewrite:        rewrite,
-		Transport:      transport{},
-		FlushInterval:  -1, // every write at once: a client may wait for just that much
+		Rewrite:   rewrite,
+		Transport: transport{},
+		// Of a length that is known; others are sent as they come, write by write.
+		FlushInterval:  flushAfter,
 		ModifyResponse: func(res *http.Response) error { return receive(exchangeOf(res.Request.Context()), res) },
 		ErrorHandler:   answerError,
 		BufferPool:     &buffers{},

@@ -130,7 +130,7 @@ func (u *upstreams) newUpstream(key upstreamKey, r gateway.Request) *upstream {
 		TLSClientConfig:        &tls.Config{RootCAs: u.roots, ServerName: host, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    handshakeTimeout,
 		Protocols:              protocols,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReadFrameSize: maxFrame},
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    maxIdlePerHost,
 		IdleConnTimeout:        idleOutside,
