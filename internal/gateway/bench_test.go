@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/miekg/dns"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/gateway"
@@ -142,6 +143,78 @@ func BenchmarkDial(b *testing.B) {
 		require.NoError(b, err)
 		conn.Close()
 	}
+}
+
+// BenchmarkConnectOut is a connection from inside to a listener on the host and a byte
+// there and back, allowed by its address; BenchmarkConnectLoopback is its baseline.
+func BenchmarkConnectOut(b *testing.B) {
+	n := newNetwork(b)
+	address := echoTCP(b).Addr().String()
+	require.NoError(b, inside(b, n, func() error { return connectAll(b, address) }))
+}
+
+func BenchmarkConnectLoopback(b *testing.B) {
+	require.NoError(b, connectAll(b, echoTCP(b).Addr().String()))
+}
+
+func connectAll(b *testing.B, address string) error {
+	one := make([]byte, 1)
+	for b.Loop() {
+		conn, err := net.Dial("tcp4", address)
+		if err != nil {
+			return err
+		}
+		if _, err = conn.Write(one); err == nil {
+			_, err = io.ReadFull(conn, one)
+		}
+		conn.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// BenchmarkFirstConnection is a question for a name, a connection to what it leads to
+// and a TLS handshake which is read and judged before it is handed on, until the first
+// byte that the server answers. BenchmarkFirstConnectionUnseen has all that allowed by
+// address.
+func BenchmarkFirstConnection(b *testing.B) {
+	benchmarkFirst(b, &rules{allow: []string{"named.example"}, noFloor: true})
+}
+
+func BenchmarkFirstConnectionUnseen(b *testing.B) { benchmarkFirst(b, loopback{}) }
+
+func benchmarkFirst(b *testing.B, p gateway.Policy) {
+	listener := echoTCP(b)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(b, err)
+	i := newInternet(b)
+	i.name("named.example", hostAddress(b))
+	n := i.network(p, func(c *gateway.Config) { c.Proxy = nil })
+	hello := helloFor(b, "named.example")
+	query := new(dns.Msg)
+	query.SetQuestion("named.example.", dns.TypeA)
+	require.NoError(b, inside(b, n, func() error {
+		for b.Loop() {
+			answer, _, err := new(dns.Client).Exchange(query, "10.0.0.1:53")
+			if err != nil {
+				return err
+			}
+			conn, err := net.Dial("tcp4", net.JoinHostPort(answer.Answer[0].(*dns.A).A.String(), port))
+			if err != nil {
+				return err
+			}
+			if _, err = conn.Write(hello); err == nil {
+				_, err = io.ReadFull(conn, hello)
+			}
+			conn.Close()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 func BenchmarkNewClose(b *testing.B) {

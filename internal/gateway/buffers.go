@@ -5,7 +5,7 @@ import "sync"
 // Sizes of the two buffers of a TCP connection, bytes. They are limits on what
 // may wait there, not memory set aside.
 const (
-	minBuffer     = 32 << 10
+	minBuffer     = 16 << 10
 	defaultBuffer = 1 << 20
 	maxBuffer     = 2 << 20
 	// minHostBuffer is the same for the host's side: the way is longer there.

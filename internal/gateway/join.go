@@ -43,7 +43,7 @@ func (n *Network) join(c *carried) {
 		return
 	}
 	fromInside := newInsideSource(c.inside, c.inside.endpoint, c.inside.queue)
-	fromInside.first = c.first
+	fromInside.first, c.first = c.first, nil
 	defer fromInside.stop()
 	defer c.passResetOn()()
 

@@ -6,7 +6,7 @@ import "time"
 // default in its comment.
 type Limits struct {
 	Connections    int           // open TCP connections out: 2560
-	NewConnections int           // TCP connections out that are begun, a second, twice that at once: 1000
+	NewConnections int           // TCP connections out that are begun, a second, twice that at once: 2000
 	Pending        int           // TCP connections out that are being judged or dialled: 256
 	Held           int           // connections, flows and requests that wait for an answer: 64
 	UDPFlows       int           // pairs of a UDP address inside and one outside: 512
@@ -22,7 +22,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	setDefault(&l.Connections, 2560)
-	setDefault(&l.NewConnections, 1000)
+	setDefault(&l.NewConnections, 2000)
 	setDefault(&l.Pending, 256)
 	setDefault(&l.Held, 64)
 	setDefault(&l.UDPFlows, 512)

@@ -167,7 +167,9 @@ type replayed struct {
 func (c *replayed) Read(b []byte) (int, error) {
 	if len(c.first) > 0 {
 		count := copy(b, c.first)
-		c.first = c.first[count:]
+		if c.first = c.first[count:]; len(c.first) == 0 {
+			c.first = nil // the connection may be open for long
+		}
 		return count, c.meter.out.pass(count)
 	}
 	count, err := c.insideConn.Read(b)

@@ -59,7 +59,9 @@ func (s *insideSource) read() (chunk, error) {
 	if len(s.first) > 0 {
 		c := takeChunk()
 		c.count = copy(c.buffer[:], s.first)
-		s.first = s.first[c.count:]
+		if s.first = s.first[c.count:]; len(s.first) == 0 {
+			s.first = nil // the connection may be open for long
+		}
 		return c, nil
 	}
 	for s.endpoint.Readiness(readable) == 0 {

@@ -1,0 +1,97 @@
+package gateway_test
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/gateway"
+)
+
+func echoTCP(t testing.TB) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go serveEach(listener, echo)
+	return listener
+}
+
+// openMany opens connections from inside and has each carry a byte there and back.
+func openMany(t testing.TB, n *gateway.Network, address string, count int) {
+	t.Helper()
+	require.NoError(t, inside(t, n, func() error {
+		for range count {
+			conn, err := net.DialTimeout("tcp4", address, 10*time.Second)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { conn.Close() })
+			if _, err := conn.Write([]byte("x")); err != nil {
+				return err
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+func TestTwoThousandConnectionsAreOpenAtOnce(t *testing.T) {
+	const count = 2000
+	n := newNetwork(t)
+	address := echoTCP(t).Addr().String()
+	before := heap()
+	openMany(t, n, address, count)
+	require.EqualValues(t, count, n.Stats().OpenConnections)
+	// The figure is of both ends of each connection, the tests' own included.
+	t.Logf("%d KiB for each connection", (heap()-before)/count/1024)
+	openMany(t, n, address, 1)
+}
+
+func TestConnectionsThatAreBegunAreLimited(t *testing.T) {
+	n := newNetwork(t, func(c *gateway.Config) { c.Limits = gateway.Limits{NewConnections: 5} })
+	address := echoTCP(t).Addr().String()
+	refused := 0
+	for range 50 {
+		conn, err := dialFromInside(t, n, "tcp4", address)
+		if err != nil {
+			require.ErrorIs(t, err, syscall.ECONNREFUSED)
+			refused++
+			continue
+		}
+		conn.Close()
+	}
+	require.NotZero(t, refused)
+	require.EqualValues(t, refused, n.Stats().OverLimit)
+}
+
+func TestBandwidthIsLimited(t *testing.T) {
+	const size, limit = 1 << 20, 4 << 20
+	i := newInternet(t)
+	i.serve("203.0.113.5:9", echo)
+	n := i.network(loopback{}, func(c *gateway.Config) { c.Limits = gateway.Limits{BandwidthOut: limit, BandwidthIn: limit} })
+	conn, err := dialFromInside(t, n, "tcp4", "203.0.113.5:9")
+	require.NoError(t, err)
+	start := time.Now()
+	carryBoth(t, conn, size)
+	// A tenth of a second's bytes, or what is moved at once, may come at once.
+	require.GreaterOrEqual(t, time.Since(start), time.Second*(size-limit/10)/limit)
+	require.Zero(t, n.Stats().Panics)
+
+	n.SetLimits(gateway.Limits{}) // also for what is open
+	carryBoth(t, conn, 16*size)
+}
+
+func carryBoth(t *testing.T, conn net.Conn, size int) {
+	t.Helper()
+	go func() { _, _ = conn.Write(make([]byte, size)) }()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	_, err := io.CopyN(io.Discard, conn, int64(size))
+	require.NoError(t, err)
+}
