@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	api "github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/approval"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox/sandboxtest"
 )
 
@@ -75,4 +79,64 @@ func status(t *testing.T, address, key string) int {
 	require.NoError(t, err)
 	response.Body.Close()
 	return response.StatusCode
+}
+
+// TestAPersonIsAsked goes the whole way of a question: code inside asks, sees that it
+// waits and why, proposes; a person with another key reads it on the stream and denies;
+// code inside reads what the person said; the record has it all.
+func TestAPersonIsAsked(t *testing.T) {
+	needAgent(t)
+	dir := sandboxtest.NewDir(t)
+	server := startServer(t, dir)
+	address := strings.TrimPrefix(server.ready, "tombolo serves on ")
+	got := tombolo(t, dir, "", "key", "create", "person", "--role", "approve,audit", "--approves", "default")
+	require.Zero(t, got.code, got.stderr)
+	person := api.NewClient(address, strings.TrimSpace(got.stdout), nil)
+	socket, _, err := control.Dial(t.Context(), dir)
+	require.NoError(t, err)
+	owner := api.NewClient("http://tombolo", "", socket.HTTP())
+	_, err = owner.PutPolicy(t.Context(), api.Policy{Tables: []policy.Table{{
+		Scope: policy.Scope{Kind: policy.ServerScope}, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Ask},
+	}}}, false)
+	require.NoError(t, err)
+
+	id := strings.TrimSpace(tombolo(t, dir, "", "sandbox", "create", "-t", sandboxtest.Cold).stdout)
+	inside := func(path string) string {
+		return tombolo(t, dir, "", "sandbox", "exec", id, "--", "/bin/probe", "get", "10.0.0.1:80", "tombolo.internal", path).stdout
+	}
+	answered := make(chan outcome, 1)
+	go func() {
+		// The address is never dialled: nobody approves it.
+		answered <- tombolo(t, dir, "", "sandbox", "exec", id, "--", "/bin/probe", "get", "8.8.8.8:80", "8.8.8.8", "/")
+	}()
+	var hold approval.Hold
+	found := errors.New("found")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.ErrorIs(t, person.Watch(ctx, func(c api.Change) error {
+		if c.Hold != nil && c.Hold.Subject.SandboxID == id {
+			hold = *c.Hold
+			return found
+		}
+		return nil
+	}, nil), found)
+	require.Contains(t, inside("/holds/"+hold.ID), "8.8.8.8")
+	require.Contains(t, inside("/rules"), "default")
+
+	_, err = person.Answer(t.Context(), hold.ID, api.AnswerRequest{Hash: hold.Hash, Reason: "use the mirror"})
+	require.NoError(t, err)
+	refused := <-answered
+	require.Contains(t, refused.stdout, "403", refused.stderr)
+	require.Contains(t, refused.stdout, "use the mirror")
+	require.Contains(t, refused.stdout, "http://tombolo.internal/refusals/"+hold.ID)
+	require.Contains(t, inside("/refusals/"+hold.ID), "use the mirror")
+
+	var said []string
+	require.NoError(t, person.Audit(t.Context(), url.Values{"sandbox": {id}, "kind": {"approval,network"}}, func(line json.RawMessage) error {
+		said = append(said, string(line))
+		return nil
+	}))
+	require.Contains(t, strings.Join(said, "\n"), `"what":"deny"`)
+	require.Contains(t, strings.Join(said, "\n"), hold.ID)
+	server.stop()
 }

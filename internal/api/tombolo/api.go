@@ -68,6 +68,7 @@ type Options struct {
 	Desk      Desk
 	Rules     Rules
 	Networks  Networks
+	Vault     Vault
 	AuditDir  string       // of the log; empty where there is none
 	Log       *slog.Logger // slog.Default() when nil
 }
@@ -200,7 +201,7 @@ func (c *call) context() context.Context { return c.r.Context() }
 
 // table is all routes.
 func (a *API) table() []route {
-	return slices.Concat(a.approvalRoutes(), a.policyRoutes(), a.sandboxRoutes(), a.auditRoutes())
+	return slices.Concat(a.approvalRoutes(), a.policyRoutes(), a.sandboxRoutes(), a.secretRoutes(), a.auditRoutes())
 }
 
 func (a *API) serve(w http.ResponseWriter, r *http.Request, to route) {

@@ -9,6 +9,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 )
 
 // Codes of errors, for programs.
@@ -59,6 +60,7 @@ func encodeError(err error) *Error {
 		role *auth.ErrRole
 		bad  *sandbox.InvalidError
 		odd  *approval.InvalidError
+		none *secret.InvalidError
 		deny *sandbox.DeniedError
 	)
 	switch {
@@ -72,13 +74,17 @@ func encodeError(err error) *Error {
 		return invalid("%s", bad.Message)
 	case errors.As(err, &odd):
 		return invalid("%s", odd.Message)
+	case errors.As(err, &none):
+		return invalid("%s", none.Message)
+	case errors.Is(err, secret.ErrExists):
+		return fail(http.StatusConflict, CodeConflict, "%s", err)
 	case errors.As(err, &deny):
 		return forbidden("%s", deny)
-	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, approval.ErrNotFound):
+	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, approval.ErrNotFound), errors.Is(err, secret.ErrNotFound):
 		return notFound("%s", err)
 	case errors.Is(err, approval.ErrChanged), errors.Is(err, approval.ErrDecided), errors.Is(err, approval.ErrExpired), errors.Is(err, approval.ErrWithdrawn):
 		return fail(http.StatusConflict, CodeConflict, "%s", err)
-	case errors.Is(err, approval.ErrFull):
+	case errors.Is(err, approval.ErrFull), errors.Is(err, secret.ErrFull):
 		return fail(http.StatusTooManyRequests, CodeTooMany, "%s", err)
 	case errors.Is(err, approval.ErrClosed), errors.Is(err, sandbox.ErrStopping):
 		return fail(http.StatusServiceUnavailable, CodeStopping, "%s", err)

@@ -37,6 +37,11 @@ func TestRolesOfRoutes(t *testing.T) {
 		"PUT /sandboxes/i-alice/rules":   "sandboxes",
 		"GET /sandboxes/i-alice/network": "sandboxes",
 		"PUT /sandboxes/i-alice/network": "sandboxes",
+		"GET /secrets":                   "sandboxes",
+		"POST /secrets":                  "sandboxes",
+		"GET /secrets/a":                 "sandboxes",
+		"PUT /secrets/a":                 "sandboxes",
+		"DELETE /secrets/a":              "sandboxes",
 		"GET /audit":                     "audit",
 		"GET /audit/head":                "audit",
 	}
@@ -110,7 +115,7 @@ func TestRoutesOfWhatIsNotThereSaySo(t *testing.T) {
 	api := tombolo.New(tombolo.Options{Store: w.store, Sandboxes: w.core})
 	t.Cleanup(api.Close)
 	w.owner.Config.Handler = api.ForOwner()
-	for _, path := range []string{"/approvals", "/policy", "/audit", "/sandboxes/i-alice/network"} {
+	for _, path := range []string{"/approvals", "/policy", "/secrets", "/audit", "/sandboxes/i-alice/network"} {
 		got := w.do("owner", "GET", path, "")
 		require.Equal(t, http.StatusNotImplemented, got.code, path)
 		require.Equal(t, tombolo.CodeUnavailable, got.errorCode(), path)

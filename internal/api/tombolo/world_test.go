@@ -22,6 +22,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/guard/inside"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
@@ -49,6 +50,7 @@ type world struct {
 	owner   *httptest.Server
 
 	core     *core
+	vault    *secret.Vault
 	audit    *audit.Log
 	auditDir string
 }
@@ -67,6 +69,8 @@ func newWorld(t *testing.T) *world {
 	desk, err := approval.Open(t.Context(), approval.Config{Store: records})
 	require.NoError(t, err)
 	w := &world{t: t, store: records, desk: desk, secrets: map[string]string{}, core: newCore(), auditDir: filepath.Join(t.TempDir(), "audit")}
+	w.vault, err = secret.Open(t.Context(), t.TempDir(), records, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
 	w.audit, err = audit.Open(w.auditDir, audit.Options{})
 	require.NoError(t, err)
 	w.addKey("alice", nil, sandboxes)
@@ -97,7 +101,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) options() tombolo.Options {
 	return tombolo.Options{
-		Store: w.store, Sandboxes: w.core, Desk: w.desk, Rules: &rules{core: w.core}, Networks: w.core,
+		Store: w.store, Sandboxes: w.core, Desk: w.desk, Rules: &rules{core: w.core}, Networks: w.core, Vault: w.vault,
 		AuditDir: w.auditDir, Log: slog.New(slog.DiscardHandler),
 	}
 }
