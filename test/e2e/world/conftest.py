@@ -51,8 +51,8 @@ def data(_world):
 
 @pytest.fixture(scope="session")
 def server(data):
-    """The server that tests share."""
-    server = Server(data, "--on-stop", "end").start()
+    """The server that tests share. It keeps its address when it is started again."""
+    server = Server(data, "--on-stop", "end", listen="127.0.0.1:4800").start()
     os.environ |= server.environment()
     yield server
     assert server.stop() == 0, server.log()[-3000:]

@@ -13,13 +13,18 @@ class Names:
     def __init__(self):
         self.records = {}
         self.ttl = 1
-        self._asked = []
+        self._asked = []  # as spelled
         self._lock = threading.Lock()
 
     def asked(self, part=""):
-        """The questions that came, as (name, type); those whose name has part in it."""
+        """The questions that came, as (name in lower case, type); those whose name has part
+        in it."""
+        return [(name.lower(), kind) for name, kind in self.spelled() if part in name.lower()]
+
+    def spelled(self):
+        """The same, with the letters as they came."""
         with self._lock:
-            return [question for question in self._asked if part in question[0]]
+            return list(self._asked)
 
     def forget(self):
         with self._lock:
@@ -39,15 +44,15 @@ class Names:
         """The answer to a message, in bytes; None to what is no question."""
         try:
             query = dnslib.DNSRecord.parse(raw)
-            name, kind = str(query.q.qname).rstrip(".").lower(), dnslib.QTYPE[query.q.qtype]
+            spelled, kind = str(query.q.qname).rstrip("."), dnslib.QTYPE[query.q.qtype]
         except Exception:  # whatever else came is recorded as it is
             with self._lock:
                 self._asked.append((repr(raw), "?"))
             return None
         with self._lock:
-            self._asked.append((name, kind))
+            self._asked.append((spelled, kind))
         reply = query.reply()
-        found, owner = self._find(name), query.q.qname
+        found, owner = self._find(spelled.lower()), query.q.qname
         for _ in range(8):
             if callable(found):
                 found = found()

@@ -5,6 +5,7 @@ import asyncio
 import base64
 import dataclasses
 import gzip
+import socket
 import threading
 import urllib.parse
 
@@ -104,6 +105,7 @@ class Origin:
     # --- what there is ---
 
     async def _any(self, request):
+        await request.body()
         return PlainTextResponse(f"{request.scope['recorded'].host}\n")
 
     async def _echo(self, request):
@@ -196,11 +198,20 @@ class Origin:
         """Coroutines that serve on these ports: http, and https where context says."""
         for port, secure in ports.items():
             config = _Config(context if secure else None)
-            config.bind = [f"0.0.0.0:{port}"]
+            config.bind = [f"fd://{_listen(port)}"]
             config.errorlog = None
             config.h2_max_concurrent_streams = 1000
             config.keep_alive_timeout = 60
             yield hypercorn.asyncio.serve(self, config, shutdown_trigger=asyncio.Event().wait)
+
+
+def _listen(port):
+    """A socket for a port of all addresses, of some of which others may serve it."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(("0.0.0.0", port))
+    return listener.detach()
 
 
 class _Config(hypercorn.config.Config):

@@ -16,7 +16,7 @@ from repository import Repository
 from wait import eventually
 
 RESOLVER = "203.0.113.53"
-HTTP, HTTPS, MAIL, RAW, SOCKS, PROXY, ECHO = 80, 443, 25, 8000, 1080, 3128, 7
+HTTP, HTTPS, MAIL, SOCKS, PROXY, ECHO = 80, 443, 25, 1080, 3128, 7
 
 # Names that are there from the beginning. *.example is for examples alone, so no name
 # here is anybody's.
@@ -34,6 +34,8 @@ ZONE = {
     "packages.example": ["203.0.113.30"],
     "code.example": ["203.0.113.31"],
     "proxy.example": ["203.0.113.40"],
+    "*.ask.example": ["203.0.113.60"],
+    "raw.example": ["203.0.113.50"],
     "private.example": ["10.1.2.3"],
     "metadata.example": ["169.254.169.254"],
     "mixed.example": ["10.1.2.3", "203.0.113.10"],
@@ -110,10 +112,11 @@ class World:
         return (self.stranger if name in self.untrusted else self.authority).context(name)
 
     async def _serve(self):
-        services = {53: self.names.serve_stream, MAIL: self.speaker.serve, RAW: self.listener.serve,
+        services = {53: self.names.serve_stream, MAIL: self.speaker.serve,
                     SOCKS: self.socks.serve, PROXY: self.proxy.serve}
         for port, serve in services.items():
             await asyncio.start_server(serve, "0.0.0.0", port)
+        await asyncio.start_server(self.listener.serve, "203.0.113.50", HTTP, reuse_port=True)
         context = self.authority.server_context(self.origin.handshakes.append, self._context_for)
         ports = {HTTP: False, 8080: False, HTTPS: True, 8443: True}
         self._ready.set()

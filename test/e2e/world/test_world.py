@@ -44,5 +44,5 @@ def test_no_private_address_is_reached_though_the_machine_reaches_all(box, world
     for address in ("10.1.2.3", "169.254.169.254", "192.168.7.7", "100.64.0.1"):
         socket.create_connection((address, 80), timeout=5).close()
         world.packets.forget()
-        assert box.commands.run(f"curl -sS -m 5 http://{address}/ >/dev/null 2>&1; echo $?").stdout != "0\n"
+        assert box.commands.run(f"curl -fsS -m 5 http://{address}/ >/dev/null 2>&1; echo $?").stdout != "0\n"
         assert world.packets.seen(address=address) == []
