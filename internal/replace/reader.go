@@ -29,7 +29,7 @@ const (
 // The reader may have one Read of src under way in a goroutine of its own when
 // it is not used any more; closing what src reads ends it.
 func (r *Replacer) Reader(src io.Reader) io.Reader {
-	if len(r.pairs) == 0 {
+	if r.Longest() == 0 {
 		return src
 	}
 	return &reader{replacer: r, src: src}

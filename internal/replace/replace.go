@@ -13,8 +13,8 @@ type Pair struct{ Old, New []byte }
 
 // Replacer replaces the Old of each of its pairs by its New. What is found first
 // counts, and of what begins at the same place the longest; nothing is looked for in what was
-// put in. With one pair that is what [bytes.ReplaceAll] does. A Replacer may be
-// used by several goroutines at once.
+// put in. With one pair that is what [bytes.ReplaceAll] does. A nil Replacer replaces
+// nothing. A Replacer may be used by several goroutines at once.
 type Replacer struct {
 	pairs []entry // by first byte, of these the longest first
 	// first and last are the range of each first byte in pairs.
@@ -82,10 +82,18 @@ func (r *Replacer) Notify(found func(pair int)) *Replacer {
 
 // Longest is the length of the longest Old, bytes; 0 when there is nothing to
 // replace.
-func (r *Replacer) Longest() int { return r.longest }
+func (r *Replacer) Longest() int {
+	if r == nil {
+		return 0
+	}
+	return r.longest
+}
 
 // Bytes returns b with everything replaced: b itself when there is nothing to.
 func (r *Replacer) Bytes(b []byte) []byte {
+	if r == nil {
+		return b
+	}
 	var out []byte
 	done := 0
 	for at := 0; ; {

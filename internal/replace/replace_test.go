@@ -91,6 +91,13 @@ func TestReaderPassesErrorsOnAfterWhatCameBefore(t *testing.T) {
 	require.Equal(t, "a secr", string(got))
 }
 
+func TestNilReplacesNothing(t *testing.T) {
+	var r *replace.Replacer
+	require.Equal(t, "a", r.String("a"))
+	src := strings.NewReader("a")
+	require.Same(t, src, r.Reader(src))
+}
+
 func TestReplacementsAreTold(t *testing.T) {
 	count := map[int]int{}
 	r := replace.New(pairs("abc", "1", "", "2", "de", "3")...).Notify(func(pair int) { count[pair]++ })

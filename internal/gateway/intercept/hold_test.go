@@ -100,6 +100,41 @@ func TestJudgementEndsWithTheNetwork(t *testing.T) {
 	})
 }
 
+// The gateway finds by it the connection that a judgement is about.
+func TestJudgementHasTheValuesOfTheConnection(t *testing.T) {
+	type key struct{}
+	eachWay(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, w *world, c *http.Client) {
+		w.ctx = context.WithValue(context.Background(), key{}, "its value")
+		got := make(chan any, 1)
+		w.judge = func(ctx context.Context, r gateway.Request) gateway.Decision {
+			got <- ctx.Value(key{})
+			return gateway.Decision{}
+		}
+		res, err := c.Get(w.url("/"))
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, "its value", <-got)
+	})
+}
+
+// A connection may be ended by the gateway, with a body that nobody reads on its way.
+func TestJudgementEndsWithTheContextOfTheConnection(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, w *world, c *http.Client) {
+		ctx, end := context.WithCancel(context.Background())
+		w.ctx = ctx
+		h := holds(w)
+		gone := make(chan error, 1)
+		go func() {
+			_, err := c.Post(w.url("/"), "", strings.NewReader(strings.Repeat("x", 1<<20)))
+			gone <- err
+		}()
+		<-h.asked
+		end()
+		require.ErrorIs(t, <-h.ended, context.Canceled)
+		require.Error(t, <-gone)
+	})
+}
+
 func TestTooManyRequestsUnderWay(t *testing.T) {
 	w := inWorld(t, nil, encrypted, intercept.Config{Requests: 2})
 	h := holds(w)

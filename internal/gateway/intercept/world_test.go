@@ -29,7 +29,8 @@ type world struct {
 	session gateway.Interception
 	addr    netip.AddrPort // where clients connect to
 	conn    gateway.Intercepted
-	failed  chan error // of Carry
+	ctx     context.Context // of Carry
+	failed  chan error      // of Carry
 
 	mu      sync.Mutex
 	judged  []gateway.Request
@@ -52,7 +53,7 @@ func inWorld(t testing.TB, to *httptest.Server, conn gateway.Intercepted, config
 		config.Roots = x509.NewCertPool()
 		config.Roots.AddCert(to.Certificate())
 	}
-	w := &world{t: t, ca: config.Authority, failed: make(chan error, 100)}
+	w := &world{t: t, ca: config.Authority, ctx: context.Background(), failed: make(chan error, 100)}
 	w.judge = func(context.Context, gateway.Request) gateway.Decision {
 		return gateway.Decision{Verdict: gateway.Allow}
 	}
@@ -79,7 +80,7 @@ func inWorld(t testing.TB, to *httptest.Server, conn gateway.Intercepted, config
 			carrying.Go(func() {
 				conn := w.conn
 				conn.Conn = c
-				if err := w.session.Carry(context.Background(), conn); err != nil {
+				if err := w.session.Carry(w.ctx, conn); err != nil {
 					w.failed <- err
 				}
 			})
