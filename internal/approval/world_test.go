@@ -2,6 +2,7 @@ package approval_test
 
 import (
 	"context"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -134,3 +135,5 @@ func (w *world) leave(s policy.Subject, a policy.Action) string {
 	require.ErrorIs(w.t, (<-got).err, context.Canceled)
 	return id
 }
+
+var addr = netip.MustParseAddr
