@@ -16,12 +16,13 @@ import (
 )
 
 // MaxFile is how large a policy file may be, bytes.
-const MaxFile = 1 << 20
+const MaxFile = 512 << 10
 
 // Limits on what a file is made of. They are far beyond what people write, and keep a
 // file that means harm from costing more than a good one.
 const (
 	maxLine      = 16 << 10 // bytes
+	maxIndent    = 128      // columns before the first word of a line, dashes of lists included
 	maxBrackets  = 16       // open at once
 	maxDepth     = 16       // of values in values
 	maxScopeName = 128      // bytes
@@ -80,6 +81,9 @@ func checkFileText(data []byte) error {
 	for line := range bytes.Lines(data) {
 		if number++; len(line) > maxLine {
 			return fmt.Errorf("line %d: it is longer than %d KiB", number, maxLine>>10)
+		}
+		if words := bytes.TrimLeft(line, " -?\t"); len(line)-len(words) > maxIndent {
+			return fmt.Errorf("line %d: it is nested too deep", number)
 		}
 		indent := len(line) - len(bytes.TrimLeft(line, " "))
 		for i, r := range string(line) {
