@@ -15,6 +15,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
 	"github.com/tombolo-dev/tombolo/internal/guard"
+	"github.com/tombolo-dev/tombolo/internal/rules"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
@@ -56,7 +57,7 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, keep bool, l
 		return g, err
 	}
 	g.guard, err = guard.New(ctx, guard.Config{
-		Store: records, Tables: storedRules{records}.Tables, Audit: g.audit, Desk: g.desk, Interceptor: g.interceptor, Actor: actorOf, Log: log,
+		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Interceptor: g.interceptor, Actor: actorOf, Log: log,
 		Inside: func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
 	})
 	return g, err

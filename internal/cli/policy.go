@@ -104,6 +104,7 @@ func plural(n int, what string) string {
 
 // keptRules are the rules of a server, or of a data folder that has none.
 type keptRules struct {
+	config config
 	names  *rules.Names
 	store  *sqlite.Store
 	server *api.Client // nil without a server
@@ -112,15 +113,15 @@ type keptRules struct {
 // withRules opens the rules for a command.
 func withRules(run func(cmd *cobra.Command, kept *keptRules, args []string) error) func(*cobra.Command, []string) error {
 	return withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
-		names, err := rules.LoadNames(cmd.Context(), records)
-		if err != nil {
-			return err
-		}
-		kept := &keptRules{names: names, store: records}
 		c, err := loadConfig(cmd)
 		if err != nil {
 			return err
 		}
+		names, err := rules.LoadNames(cmd.Context(), records)
+		if err != nil {
+			return err
+		}
+		kept := &keptRules{config: c, names: names, store: records}
 		client, server, err := control.Dial(cmd.Context(), c.Data)
 		switch {
 		case err == nil:
@@ -150,7 +151,19 @@ func (k *keptRules) replace(ctx context.Context, tables []policy.Table, read api
 	if dry {
 		return nil
 	}
-	return rules.Write(ctx, k.store, tables)
+	log, err := newLogger(k.config)
+	if err != nil {
+		return err
+	}
+	trail, err := openAudit(k.config, log, false)
+	if err != nil {
+		return err
+	}
+	if err := rules.Write(ctx, k.store, tables); err != nil {
+		return errors.Join(err, trail.Close())
+	}
+	recordRules(trail, "owner", read.Tables, tables)
+	return trail.Close()
 }
 
 func newPolicyApply() *cobra.Command {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox/sandboxtest"
 )
 
 const somePolicy = `server:
@@ -73,6 +75,38 @@ func TestPolicy(t *testing.T) {
 	write(somePolicy + "      - {name: more, kind: port, decision: deny}\n")
 	require.NoError(t, json.Unmarshal([]byte(run(0, "apply", file, "--json", "--dry-run").stdout), &changes))
 	require.Equal(t, []struct{ What, Rule string }{{"added", "more"}}, changes)
+}
+
+// TestRulesHoldAtOnce changes the rules of a real server under a sandbox.
+func TestRulesHoldAtOnce(t *testing.T) {
+	needAgent(t)
+	dir := sandboxtest.NewDir(t)
+	server := startServer(t, dir, "--on-stop=end")
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	apply := func(text string) string {
+		t.Helper()
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		got := tombolo(t, dir, "", "policy", "apply", file)
+		require.Zero(t, got.code, got.stderr)
+		return got.stdout
+	}
+	create := func() outcome { return tombolo(t, dir, "", "sandbox", "create", "-t", sandboxtest.Cold) }
+
+	id := strings.TrimSpace(create().stdout)
+	require.NotEmpty(t, id)
+	require.Contains(t, apply("server: {default: {resources: deny}, rules: [{name: quiet, kind: egress, decision: deny, reason: quiet please}]}\n"), "the rules hold now")
+	refused := create()
+	require.Equal(t, 1, refused.code)
+	require.Contains(t, refused.stderr, "resources")
+	asked := tombolo(t, dir, "", "policy", "explain", "--sandbox", id, "egress", "https://example.com/")
+	require.Contains(t, asked.stdout, "deny: rule quiet of server (quiet please)", asked.stderr)
+	require.Contains(t, tombolo(t, dir, "", "policy", "show").stdout, "quiet please")
+
+	require.Contains(t, apply("server: {}\n"), "2 changes; the rules hold now")
+	again := create()
+	require.Zero(t, again.code, again.stderr)
+	require.Contains(t, tombolo(t, dir, "", "audit", "tail", "--kind", "policy").stdout, "replace")
+	server.stop()
 }
 
 func TestPolicyExplain(t *testing.T) {
