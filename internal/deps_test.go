@@ -40,7 +40,7 @@ var below = map[string][]string{
 	"internal/api":           {"internal/sandbox", "internal/build", "internal/store", "internal/event", "internal/policy", "internal/approval", "internal/secret", "internal/audit", "internal/guard/inside"},
 	"internal/api/record":    {"internal/audit"},
 	"internal/api/auth":      {"internal/store", "internal/api/record"},
-	"internal/api/control":   {"internal/sandbox"},
+	"internal/api/control":   {"internal/sandbox", "internal/api/record"},
 	"internal/api/tombolo":   {"internal/api/auth", "internal/sandbox", "internal/store", "internal/policy", "internal/approval", "internal/secret", "internal/audit", "internal/guard/inside"},
 	"internal/mcpgateway":    {},
 	"cmd/tombolo-agent":      {"internal/agent"},

@@ -24,7 +24,13 @@ const (
 
 type fold struct {
 	mu     sync.Mutex
-	actors map[string]*folding
+	actors map[source]*folding
+}
+
+// source is what has a rate of its own: many processes do not hide a connection.
+type source struct {
+	actor string
+	kind  Kind
 }
 
 // folding is one actor's.
@@ -43,7 +49,7 @@ type foldKey struct {
 	sandbox, key, what, decision, rule, reason, detail string
 }
 
-func newFold() *fold { return &fold{actors: map[string]*folding{}} }
+func newFold() *fold { return &fold{actors: map[source]*folding{}} }
 
 // pass tells whether a record is kept by itself; if not, it is held or counted.
 func (f *fold) pass(r Record) bool {
@@ -52,10 +58,10 @@ func (f *fold) pass(r Record) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := f.actors[r.Actor]
+	a := f.actors[source{r.Actor, r.Kind}]
 	if a == nil {
 		a = &folding{tokens: foldBurst, at: r.Time, held: map[foldKey]*Record{}, over: map[string]int{}}
-		f.actors[r.Actor] = a
+		f.actors[source{r.Actor, r.Kind}] = a
 	}
 	a.fill(r.Time)
 	if a.tokens >= 1 {
@@ -95,7 +101,7 @@ func (f *fold) take() []Record {
 	defer f.mu.Unlock()
 	var records []Record
 	now := time.Now()
-	for name, a := range f.actors {
+	for from, a := range f.actors {
 		for _, r := range a.held {
 			if r.Count == 1 {
 				r.Count = 0
@@ -103,13 +109,13 @@ func (f *fold) take() []Record {
 			records = append(records, *r)
 		}
 		if len(a.over) > 0 {
-			r := note(whatFold, "too many different records in a short time; these were only counted", map[string]any{"actor": name, "records": a.over})
+			r := note(whatFold, "too many different records in a short time; these were only counted", map[string]any{"actor": from.actor, "records": a.over})
 			r.SandboxID, r.KeyID = a.sample.SandboxID, a.sample.KeyID
 			records = append(records, r)
 		}
 		a.fill(now)
 		if len(a.held) == 0 && len(a.over) == 0 && a.tokens >= foldBurst {
-			delete(f.actors, name)
+			delete(f.actors, from)
 			continue
 		}
 		a.held, a.bytes, a.over = map[foldKey]*Record{}, 0, map[string]int{}

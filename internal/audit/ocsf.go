@@ -42,6 +42,7 @@ type words struct {
 	PID      int        `json:"pid"`
 	Parent   int        `json:"parent"`
 	Binary   string     `json:"binary"`
+	Args     []string   `json:"args"`
 	File     string     `json:"file"`
 	Secret   string     `json:"secret"`
 	Client   string     `json:"client"`
@@ -209,7 +210,7 @@ func asksForName(what string) bool {
 }
 
 func ocsfProcessOf(r Record, w words) map[string]any {
-	p := map[string]any{"uid": first(r.ID, strconv.FormatUint(r.Seq, 10)), "cmd_line": first(w.Command, r.What)}
+	p := map[string]any{"uid": first(r.ID, strconv.FormatUint(r.Seq, 10)), "cmd_line": first(w.Command, strings.Join(w.Args, " "), r.What)}
 	if w.PID > 0 {
 		p["pid"] = w.PID
 	}

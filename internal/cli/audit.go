@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/image"
 )
 
@@ -71,6 +72,52 @@ func parseAge(text string) (time.Duration, error) {
 // recordServer records that the server did something by itself.
 func (c *core) recordServer(what string, detail any) {
 	c.gate.audit.Append(audit.Record{Kind: audit.Server, Actor: "server", What: what, Detail: audit.Detail(detail)})
+}
+
+// Bounds of what is recorded of a process, bytes.
+const (
+	maxProcessArg  = 512
+	maxProcessArgs = 4096
+)
+
+// recordProcesses records the programs that are started in sandboxes, by whoever.
+// Their variables are not recorded: what is secret is there.
+func recordProcesses(trail audit.Appender) func(sandboxID, keyID string, p engine.Process) {
+	return func(sandboxID, keyID string, p engine.Process) {
+		r := audit.Record{Kind: audit.Exec, Actor: "sandbox:" + sandboxID, SandboxID: sandboxID, KeyID: keyID}
+		if p.Missed > 0 {
+			missed := r
+			missed.What, missed.Reason = "processes missed", "more were started at once than could be told of, or one with too long arguments"
+			missed.Detail = audit.Detail(map[string]int{"missed": p.Missed})
+			trail.Append(missed)
+		}
+		if p.PID == 0 {
+			return
+		}
+		args, cut := shortArgs(p.Args)
+		r.What = "process"
+		r.Detail = audit.Detail(struct {
+			PID    int      `json:"pid"`
+			Parent int      `json:"parent"`
+			By     string   `json:"by,omitempty"`
+			Binary string   `json:"binary"`
+			Args   []string `json:"args"`
+			Cut    bool     `json:"cut,omitempty"` // something of args is left out
+		}{p.PID, p.Parent, shorten(p.By, maxProcessArg), shorten(p.Binary, maxProcessArg), args, cut})
+		trail.Append(r)
+	}
+}
+
+func shortArgs(args []string) (short []string, cut bool) {
+	total := 0
+	for _, arg := range args {
+		if total += min(len(arg), maxProcessArg) + 1; total > maxProcessArgs {
+			return short, true
+		}
+		cut = cut || len(arg) > maxProcessArg
+		short = append(short, shorten(arg, maxProcessArg))
+	}
+	return short, cut
 }
 
 func newAudit() *cobra.Command {

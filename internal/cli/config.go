@@ -53,6 +53,8 @@ type config struct {
 	OTLPEndpoint  string `koanf:"otlp-endpoint"`
 
 	AuditKeep string `koanf:"audit-keep"`
+	// AuditProcesses records every program that is started in a sandbox.
+	AuditProcesses bool `koanf:"audit-processes"`
 
 	WebhookAllowPrivate bool   `koanf:"webhook-allow-private"`
 	ApprovalWebhook     string `koanf:"approval-webhook"`
@@ -70,6 +72,7 @@ func addConfigFlags(root *cobra.Command) {
 	flags.StringSlice("private-registry", nil, "HOST:PORT of a registry on a private address that images may come from, over http too; repeatable")
 	flags.String("platform", "systrap", "how gVisor intercepts system calls: systrap or kvm")
 	flags.String("volume-size", image.Size(volume.DefaultSize).String(), "what may be in a volume that is made without a size")
+	flags.Bool("audit-processes", true, "record every program that is started in a sandbox in the audit log")
 	flags.String("log-level", "warn", "debug, info, warn or error")
 }
 

@@ -74,6 +74,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	}
 	engine, err := gvisor.New(gvisor.Config{
 		Scope: gvisor.Scope(c.Data), Platform: c.Platform, Programs: filepath.Join(c.Data, "engines"),
+		Processes: c.AuditProcesses, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w\n`tombolo doctor` tells what this machine lacks", err)
@@ -103,6 +104,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		Keep:         keep,
 		Pool:         c.Pool,
 		VolumeSize:   int64(volumeSize),
+		OnProcess:    recordProcesses(gate.audit),
 		OnEvent: func(e sandbox.Event) {
 			events.Record(e)
 			t.Event(e)

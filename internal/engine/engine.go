@@ -126,6 +126,21 @@ type Spec struct {
 	// while there is still not enough. Nil means nothing can be done and the
 	// instance is ended.
 	OnPressure func(ctx context.Context, p Pressure) error
+	// OnProcess is told of each program that is started inside, in order, where the
+	// engine was made to watch. It holds up the next one only. Nil is nobody.
+	OnProcess func(Process)
+}
+
+// Process is a program that a process inside began to run (execve).
+type Process struct {
+	PID    int    // inside
+	Parent int    // inside
+	By     string // the name of the process until then
+	Binary string // path inside
+	Args   []string
+	// Missed is how many there were since the one before that could not be told of. All
+	// else may be empty then.
+	Missed int
 }
 
 // Mount is a host folder seen inside.

@@ -246,6 +246,10 @@ func (m *Manager) startEngine(ctx context.Context, s *sandbox, r *run, standIns 
 func (m *Manager) spec(s *sandbox, r *run) engine.Spec {
 	spec := m.specOf(kindOf(s), r)
 	spec.Output = &s.log
+	if m.config.OnProcess != nil {
+		id, keyID := s.id, s.info.KeyID
+		spec.OnProcess = func(p engine.Process) { m.config.OnProcess(id, keyID, p) }
+	}
 	spec.OnPressure = func(ctx context.Context, p engine.Pressure) error { return m.relieve(ctx, s, r, p) }
 	return spec
 }

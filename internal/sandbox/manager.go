@@ -78,6 +78,9 @@ type Config struct {
 	// OnEvent is told of every event, in the order of each sandbox, by the goroutine
 	// that made it happen; it may take the time of a database write. Nil is nobody.
 	OnEvent func(Event)
+	// OnProcess is told of each program that is started in a sandbox, where the engine
+	// watches them. Nil is nobody.
+	OnProcess func(sandboxID, keyID string, p engine.Process)
 	// OnStep is called when a step of a start, a pause or a copy begins (see step.go);
 	// what it returns is the step's context and is called at its end. Nil is nobody.
 	OnStep func(ctx context.Context, step string) (context.Context, func(error))

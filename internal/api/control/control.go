@@ -7,6 +7,7 @@ package control
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -60,7 +62,9 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 		h.answer(w, h.core.List(sandbox.Filter{}), nil)
 	})
 	mux.HandleFunc("POST /sandboxes", takes(h, func(r *http.Request, req sandbox.CreateRequest) (any, error) {
-		return h.core.Create(r.Context(), req)
+		info, err := h.core.Create(r.Context(), req)
+		record.Sandbox(r.Context(), info.ID)
+		return info, err
 	}))
 	mux.HandleFunc("GET /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request) {
 		info, err := h.core.Get(r.PathValue("id"))
@@ -78,6 +82,9 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 	}))
 	mux.HandleFunc("POST /sandboxes/{id}/fork", takes(h, func(r *http.Request, req sandbox.ForkRequest) (any, error) {
 		forks, err := h.core.Fork(r.Context(), r.PathValue("id"), req)
+		for i, f := range forks {
+			record.Note(r.Context(), fmt.Sprintf("fork %d", i+1), f.Info.ID)
+		}
 		return encodeForks(forks), err
 	}))
 	mux.HandleFunc("POST /sandboxes/{id}/snapshots", takes(h, h.snapshot))

@@ -164,6 +164,7 @@ func (s Suite) Run(t *testing.T) {
 		require.NoError(t, third.Stop(t.Context()))
 		s.expectNothingLeft(t, third)
 	})
+	t.Run("TellsOfProcesses", func(t *testing.T) { s.tellsOfProcesses(t, image) })
 	t.Run("RunsOnWithoutItsProcessUntilAdopted", func(t *testing.T) {
 		i := s.start(t, image, engine.Limits{}, "count")
 		i.expect("count 5")
@@ -311,6 +312,69 @@ func (s Suite) Run(t *testing.T) {
 		require.Error(t, err)
 		require.Empty(t, s.Leftovers(t, spec.ID))
 	})
+}
+
+// tellsOfProcesses starts programs in an instance that was started, restored,
+// restored into what was prepared, and adopted.
+func (s Suite) tellsOfProcesses(t *testing.T, image string) {
+	told := make(chan engine.Process, 1000)
+	tell := func(p engine.Process) { told <- p }
+	// expectSpawn has words written until the process of one is told of: one that is
+	// adopted is watched a moment later.
+	expectSpawn := func(spec engine.Spec, name string) {
+		t.Helper()
+		end := time.Now().Add(patience(20 * time.Second))
+		for n := 0; time.Now().Before(end); n++ {
+			word := fmt.Sprint(name, n)
+			require.NoError(t, os.WriteFile(filepath.Join(spec.Mounts[0].Source, "spawn"), []byte(word), 0o644))
+			for next := time.After(time.Second); next != nil; {
+				select {
+				case p := <-told:
+					if len(p.Args) != 3 || p.Args[2] != word {
+						continue
+					}
+					require.Equal(t, []string{"/probe", "exit", word}, p.Args)
+					require.Equal(t, "/probe", p.Binary)
+					require.Equal(t, 1, p.Parent)
+					require.Greater(t, p.PID, 1)
+					require.Equal(t, "probe", p.By)
+					return
+				case <-next:
+					next = nil
+				}
+			}
+		}
+		require.FailNow(t, "a process was not told of", name)
+	}
+
+	first := s.spec(t, image, engine.Limits{}, "spawn")
+	first.OnProcess = tell
+	i := s.launch(t, first, "")
+	i.expect("ready")
+	expectSpawn(first, "started")
+	saved := filepath.Join(t.TempDir(), "saved")
+	require.NoError(t, i.Checkpoint(t.Context(), saved))
+	expectSpawn(first, "saved")
+
+	second := s.spec(t, image, engine.Limits{}, "spawn")
+	second.OnProcess = tell
+	s.launch(t, second, saved)
+	expectSpawn(second, "restored")
+
+	third := s.spec(t, image, engine.Limits{}, "spawn")
+	require.NoError(t, s.Engine.Prepare(t.Context(), third))
+	third.OnProcess = tell
+	prepared := s.launch(t, third, saved)
+	expectSpawn(third, "prepared")
+
+	prepared.Detach()
+	adopted, err := s.Engine.Adopt(t.Context(), third)
+	require.NoError(t, err)
+	expectSpawn(third, "adopted")
+	require.NoError(t, adopted.Stop(t.Context()))
+	s.expectNothingLeft(t, &running{spec: third})
+	require.NoError(t, i.Stop(t.Context()))
+	s.expectNothingLeft(t, i)
 }
 
 var serial atomic.Int64

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func TestContract(t *testing.T) {
 	scope := fmt.Sprintf("test%d", os.Getpid())
-	e, err := gvisor.New(gvisor.Config{Scope: scope})
+	e, err := gvisor.New(gvisor.Config{Scope: scope, Processes: true})
 	require.NoError(t, err)
 	t.Cleanup(e.RemoveScope)
 	enginetest.Suite{

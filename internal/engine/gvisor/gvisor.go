@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,12 +47,18 @@ type Config struct {
 	// Programs is a folder that keeps the program of each version that ran here, for
 	// as long as a checkpoint or a running instance needs it. Empty keeps none.
 	Programs string
+	// Processes has every instance tell of the processes that are started in it, for
+	// Spec.OnProcess.
+	Processes bool
+	// Log hears of what goes wrong aside; nil is slog.Default().
+	Log *slog.Logger
 }
 
 // Engine is the gVisor engine. Safe for concurrent use.
 type Engine struct {
 	config Config
 	cgroup hierarchy
+	taps   sync.Map // of instances whose processes are watched: id to *tap
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -66,6 +74,9 @@ func New(config Config) (*Engine, error) {
 	}
 	if config.Platform == "" {
 		config.Platform = "systrap"
+	}
+	if config.Log == nil {
+		config.Log = slog.Default()
 	}
 	cgroup, err := findHierarchy()
 	if err != nil {
@@ -267,6 +278,13 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec, command string, ar
 	if err != nil {
 		return nil, fmt.Errorf("make output of %s: %w", spec.ID, err)
 	}
+	if e.config.Processes {
+		if _, err := e.openTap(spec); err != nil {
+			output.write.Close()
+			output.read.Close()
+			return nil, fmt.Errorf("watch the processes of %s: %w", spec.ID, err)
+		}
+	}
 	stopWaiting := group.makeRoomForStart(spec.Limits.MemoryBytes)
 	err = e.runsc(ctx, spec, output.write, command, args...)
 	stopWaiting()
@@ -294,6 +312,9 @@ func (e *Engine) Adopt(_ context.Context, spec engine.Spec) (engine.Instance, er
 		return nil, fmt.Errorf("adopt %s: %w: %w", spec.ID, engine.ErrGone, err)
 	}
 	i.adopted = true
+	if e.config.Processes {
+		i.traceAdopted()
+	}
 	return i, nil
 }
 
@@ -326,8 +347,11 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 		"--overlay2=none",
 		"--allow-rootfs-tar-annotation", // Spec.Upper; nobody but writeBundle writes annotations
 		"--file-access-mounts=shared",
-		command,
 	}
+	if e.tapOf(spec.ID) != nil && command != "trace" {
+		flags = append(flags, "--pod-init-config="+filepath.Join(spec.Dir, traceConfig))
+	}
+	flags = append(flags, command)
 	program, err := e.program(spec.Version)
 	if err != nil {
 		return err
@@ -361,11 +385,12 @@ func (e *Engine) runsc(ctx context.Context, spec engine.Spec, output *os.File, c
 // clear ends and removes everything an instance may have. It works from the id
 // and the folder alone, so it serves half-made instances and sweeping as well.
 func (e *Engine) clear(ctx context.Context, id, dir string) error {
+	e.closeTap(id)
 	if err := e.group(id).remove(ctx); err != nil {
 		return err
 	}
 	var errs []error
-	for _, name := range []string{bundleDir, stateDir, panicLog, pidName, outputName, "runsc.log"} {
+	for _, name := range []string{bundleDir, stateDir, panicLog, pidName, outputName, "runsc.log", traceSocket, traceConfig} {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
 	}
 	return errors.Join(errs...)

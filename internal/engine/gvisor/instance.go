@@ -29,6 +29,8 @@ type instance struct {
 	output *os.File // the read end
 	// adopted: the process that had it may have left a runsc behind that saves it.
 	adopted bool
+	// endTelling ends what was begun to watch the processes of one that was adopted.
+	endTelling func()
 
 	stopping sync.Mutex
 	stopped  bool // guarded by stopping
@@ -58,6 +60,8 @@ func (e *Engine) watch(spec engine.Spec, g group, pid int, output *os.File) (*in
 		output: output,
 		cancel: cancel,
 		done:   make(chan struct{}),
+
+		endTelling: func() {},
 	}
 	memory, err := g.watchMemory(spec.Limits.MemoryBytes)
 	if err != nil {
@@ -66,6 +70,7 @@ func (e *Engine) watch(spec engine.Spec, g group, pid int, output *os.File) (*in
 		output.Close()
 		return nil, fmt.Errorf("watch memory of %s: %w", spec.ID, err)
 	}
+	e.tapOf(spec.ID).tell(spec.OnProcess)
 	i.watch.Go(func() { i.relieve(ctx, memory) })
 	i.watch.Go(func() { i.awaitEnd() })
 	i.watch.Go(func() { copyOutput(spec, output) })
@@ -212,6 +217,7 @@ func (i *instance) Stop(ctx context.Context) error {
 		return nil
 	}
 	i.setReason("stopped")
+	i.endTelling()
 	if err := i.engine.clear(ctx, i.spec.ID, i.spec.Dir); err != nil {
 		return fmt.Errorf("stop %s: %w", i.spec.ID, err)
 	}
@@ -232,6 +238,8 @@ func (i *instance) Detach() {
 		return
 	}
 	i.stopped = true
+	i.endTelling()
+	i.engine.closeTap(i.spec.ID)
 	i.pidfd.SetReadDeadline(time.Unix(1, 0))
 	i.output.SetReadDeadline(time.Unix(1, 0))
 	i.watch.Wait()

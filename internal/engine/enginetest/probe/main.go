@@ -44,6 +44,14 @@ func main() {
 			fmt.Println("count", n)
 			time.Sleep(20 * time.Millisecond)
 		}
+	case "spawn": // runs itself with what /control/spawn says, whenever that changes
+		fmt.Println("ready")
+		for last := ""; ; time.Sleep(20 * time.Millisecond) {
+			if word, _ := os.ReadFile("/control/spawn"); string(word) != last {
+				last = string(word)
+				exec.Command("/probe", "exit", last).Run()
+			}
+		}
 	case "exit":
 		fmt.Println("bye")
 	case "fill": // writes to the root file system until it is full
