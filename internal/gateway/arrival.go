@@ -20,6 +20,7 @@ type arrival struct {
 	destination netip.AddrPort
 	// fixedSize, when set, is that of each buffer, which then do not count, bytes.
 	fixedSize int
+	first     *flight // what the client sent first, once it is looked at
 
 	mu       sync.Mutex
 	answered bool        // the handshake was completed or refused
@@ -55,15 +56,17 @@ func (a *arrival) accept() error {
 // end refuses a handshake that was not completed with a reset, and lets a connection
 // that was closed deliver what it has.
 func (a *arrival) end() {
+	a.first.release()
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	if !a.answered {
 		a.answered = true
 		a.request.Complete(true)
 	}
-	if a.inside != nil {
-		_ = a.inside.Close()
-		a.inside.settle(settleLimit)
+	inside := a.inside
+	a.mu.Unlock()
+	if inside != nil {
+		_ = inside.Close()
+		inside.settle(settleLimit)
 	}
 	if a.taken > 0 {
 		a.n.buffers.give(a.taken)
@@ -77,6 +80,12 @@ func (a *arrival) reset() {
 	if a.inside != nil {
 		a.inside.abort()
 	}
+}
+
+// look begins to read what the client sends first.
+func (a *arrival) look() *flight {
+	a.first = &flight{conn: a.inside, all: &a.n.counters.flights}
+	return a.first
 }
 
 // decide judges a request of the connection. While it waits the connection is open
@@ -134,6 +143,7 @@ func (a *arrival) join(j judged, outside *outsideConn, m meter, first []byte) {
 		_ = outside.Close()
 		return
 	}
+	a.first.release()
 	a.n.counters.connectionsOut.Add(1)
 	limitHostBuffers(outside.tcp, a.size)
 	_ = a.inside.SetDeadline(time.Time{})

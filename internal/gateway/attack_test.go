@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -298,6 +299,19 @@ func TestAttacks(t *testing.T) {
 			a.refuses(allowedIP+":443", withExtension(helloFor(t, "allowed.example"), 0xfe0d, make([]byte, 200)))
 			a.refuses(allowedIP+":443", withExtension(helloFor(t, "allowed.example"), 0xffce, make([]byte, 200)))
 		}},
+		{"a hidden handshake, to a host whose requests are looked at",
+			"not hide anything: the server ends the TLS itself, so the name outside is the one that counts", func(t *testing.T, a *attacked) {
+				_, err := lookUp(t, a.n, "seen.example")
+				require.NoError(t, err)
+				conn, err := dialFromInside(t, a.n, "tcp4", seenIP+":443")
+				require.NoError(t, err)
+				_, err = conn.Write(withExtension(helloFor(t, "seen.example"), 0xfe0d, make([]byte, 200)))
+				require.NoError(t, err)
+				require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+				_, err = conn.Read(make([]byte, 1)) // it is answered or ended by the interceptor
+				require.True(t, err == nil || errors.Is(err, io.EOF) || isReset(err), "%v", err)
+				require.Empty(t, a.wasDialled())
+			}},
 		{"a handshake in many segments and records", "be read as the one it is", func(t *testing.T, a *attacked) {
 			a.passes(allowedIP+":443", inRecords(helloFor(t, "allowed.example"), 10))
 			a.refuses(allowedIP+":443", inRecords(helloFor(t, "evil.example"), 10))

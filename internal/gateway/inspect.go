@@ -15,7 +15,7 @@ func (a *arrival) inspect(r Request) {
 	if a.accept() != nil {
 		return
 	}
-	a.inspectFlight(r, &flight{conn: a.inside})
+	a.inspectFlight(r, a.look())
 }
 
 // inspectFlight reads until it is clear what the client speaks, and goes on by that.
@@ -24,7 +24,7 @@ func (a *arrival) inspectFlight(r Request, f *flight) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		a.serveUnclear(r, f)
-	case err == errFlightTooLong:
+	case err == errFlightTooLong, err == errFlightsTooLong:
 		a.unreadable(r, f, err.Error())
 	case err != nil:
 		a.reset()

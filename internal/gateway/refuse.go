@@ -26,7 +26,7 @@ func (a *arrival) refuse(r Request, d Decision) {
 	if a.accept() != nil {
 		return
 	}
-	f := &flight{conn: a.inside}
+	f := a.look()
 	_ = a.inside.SetReadDeadline(time.Now().Add(flightPatience))
 	a.tell(r, f, d)
 }
@@ -77,6 +77,7 @@ func (a *arrival) tellByInterception(r Request, f *flight, d Decision, isTLS boo
 	} else if !r.Held {
 		r.Name = ""
 	}
+	a.first.release()
 	ctx, cancel := context.WithTimeout(a.n.ctx, refusalPatience)
 	defer cancel()
 	_ = a.inside.SetDeadline(time.Time{})
@@ -165,6 +166,7 @@ type replayed struct {
 }
 
 func (c *replayed) Read(b []byte) (int, error) {
+	b = b[:min(len(b), chunkSize)] // as much as may pass at once
 	if len(c.first) > 0 {
 		count := copy(b, c.first)
 		if c.first = c.first[count:]; len(c.first) == 0 {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -96,9 +97,27 @@ type flight struct {
 	conn net.Conn
 	kept []byte
 	at   int // of kept, what Read returns next
+
+	all   *atomic.Int64 // bytes kept by all flights of a network; nil does not count
+	taken int64         // of all
 }
 
-var errFlightTooLong = errors.New("the client sent 64 KiB and it is still not clear what it wants")
+// maxFlights is how much all clients of a sandbox may have sent like that at a time,
+// bytes.
+const maxFlights = 16 << 20
+
+var (
+	errFlightTooLong  = errors.New("the client sent 64 KiB and it is still not clear what it wants")
+	errFlightsTooLong = errors.New("too many connections of this sandbox send too much before it is clear what they want")
+)
+
+// release gives back what counts. A nil flight has nothing.
+func (f *flight) release() {
+	if f != nil && f.all != nil {
+		f.all.Add(-f.taken)
+		f.all, f.taken = nil, 0
+	}
+}
 
 // more reads once.
 func (f *flight) more() error {
@@ -108,11 +127,17 @@ func (f *flight) more() error {
 	c := takeChunk()
 	defer c.putBack()
 	count, err := f.conn.Read(c.buffer[:maxFlight-len(f.kept)])
-	f.kept = append(f.kept, c.buffer[:count]...)
-	if count > 0 {
-		return nil
+	if count == 0 {
+		return err
 	}
-	return err
+	if f.all != nil {
+		f.taken += int64(count)
+		if f.all.Add(int64(count)) > maxFlights {
+			return errFlightsTooLong
+		}
+	}
+	f.kept = append(f.kept, c.buffer[:count]...)
+	return nil
 }
 
 // Read is for who reads from the beginning.

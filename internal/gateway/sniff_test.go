@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"bytes"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -154,4 +156,27 @@ func FuzzStandIns(f *testing.F) {
 		require.LessOrEqual(t, len(s.byName), maxStandIns)
 		require.Len(t, s.byAddr, len(s.byName))
 	})
+}
+
+func TestWhatAllClientsSendFirstIsBounded(t *testing.T) {
+	var all atomic.Int64
+	var flights []*flight
+	for {
+		client, server := net.Pipe()
+		defer server.Close()
+		go func() { _, _ = server.Write(make([]byte, maxFlight)) }()
+		f := &flight{conn: client, all: &all}
+		flights = append(flights, f)
+		if err := f.more(); err != nil {
+			require.ErrorIs(t, err, errFlightsTooLong)
+			break
+		}
+		require.ErrorIs(t, f.more(), errFlightTooLong)
+		require.LessOrEqual(t, len(flights), maxFlights/maxFlight)
+	}
+	for _, f := range flights {
+		f.release()
+		f.release()
+	}
+	require.Zero(t, all.Load())
 }

@@ -25,6 +25,7 @@ type Stats struct {
 type counters struct {
 	connectionsOut, connectionsIn, questions, denied, overLimit, panics atomic.Uint64
 	openConnections, udpFlows, held                                     atomic.Int64
+	flights                                                             atomic.Int64 // bytes that clients sent first, being looked at
 }
 
 // Stats returns the counts of this moment.

@@ -26,13 +26,15 @@ func (a *arrival) intercept(j judged, f *flight) {
 	}
 	defer a.n.untrack(c)
 	defer a.n.forget(c)
+	a.first.release()
 	a.n.counters.connectionsOut.Add(1)
+	m := a.n.meter(r)
 	if r.Protocol != TLS && !r.Held {
 		r.Name = "" // what was looked up is a hint; each request says its host
 	}
 	_ = a.inside.SetDeadline(time.Time{})
 	err := a.n.interception.Carry(context.WithValue(ctx, interceptedKey{}, c), Intercepted{
-		Conn: &replayed{insideConn: a.inside, first: f.kept, meter: a.n.meter(r)}, TLS: r.Protocol == TLS,
+		Conn: &replayed{insideConn: a.inside, first: f.kept, meter: m}, TLS: r.Protocol == TLS,
 		Name: r.Name, Names: r.Names, Destination: r.Destination, Held: r.Held,
 	})
 	if err != nil && a.n.ctx.Err() == nil {
