@@ -52,6 +52,9 @@ type Warden interface {
 	// that Carry was given. Of a request in the clear, Name is what the client says: a
 	// name that does not have the Destination must not be allowed.
 	Judge(ctx context.Context, r Request) Decision
+	// Deny tells of a request that is refused without being judged, as it cannot be said
+	// what it is for; why says so in words. What is in r may be incomplete. The Decision denies.
+	Deny(r Request, why string) Decision
 	// Rewrite changes a request that was allowed, before it is sent: headers are set,
 	// placeholders become values, a body may be replaced (with ContentLength -1 where
 	// the length is not known any more). It may wait as Judge does. out must still be for

@@ -127,6 +127,12 @@ func (w warden) Judge(ctx context.Context, r Request) Decision {
 	return d
 }
 
+// Deny implements [Warden].
+func (w warden) Deny(r Request, why string) Decision {
+	w.n.accounts.of(r).denied.Add(1)
+	return w.n.deny(r, why)
+}
+
 // checkHost puts the name of a request into its one form, empty where the host is the
 // destination's address. It says why the request is to be refused, or nothing.
 func (w warden) checkHost(r *Request) string {

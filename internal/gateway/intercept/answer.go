@@ -7,23 +7,23 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 )
 
-// FailedHeader is in every answer that comes from here and is no refusal. It has the
-// code of the answer.
+// FailedHeader is in answers that come from here and are no refusals. It has the code
+// of the answer.
 const FailedHeader = "Tombolo-Failed"
 
-// code says for programs why a request has no answer of its destination's.
+// code says for programs why a request that was not refused has no answer of its
+// destination's.
 type code string
 
 const (
-	badRequest  code = "bad-request" // it cannot be said what it is for
-	misdirected code = "misdirected" // it is for another host than its connection
-	tooMany     code = "too-many"    // requests are under way
-	noAnswer    code = "no-answer"   // came from the destination, or none that may be passed on
+	tooMany  code = "too-many"  // requests are under way
+	noAnswer code = "no-answer" // came from the destination, or none that may be passed on
 )
 
-func refuse(w http.ResponseWriter, r gateway.Request, d gateway.Decision) {
+// refuse answers with a decision that denies.
+func refuse(w http.ResponseWriter, status int, r gateway.Request, d gateway.Decision) {
 	w.Header().Set(gateway.RefusedHeader, gateway.RefusedBy(d))
-	send(w, http.StatusForbidden, gateway.RefusalBody(r, d))
+	send(w, status, gateway.RefusalBody(r, d))
 }
 
 // fail says why there is no answer of the destination's, in the form of a refusal.

@@ -12,12 +12,11 @@ import (
 // problem is a request that is not judged, since it cannot be said what it is for.
 type problem struct {
 	status int
-	code   code
 	words  string
 }
 
 func bad(format string, args ...any) *problem {
-	return &problem{http.StatusBadRequest, badRequest, fmt.Sprintf(format, args...)}
+	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
 // requestOf says what r, of connection c, is to be judged as.
@@ -27,7 +26,7 @@ func requestOf(c *gateway.Intercepted, r *http.Request) (gateway.Request, *probl
 		Destination: c.Destination, Name: c.Name, Names: c.Names, Held: c.Held,
 	}
 	if r.Method == http.MethodConnect {
-		return request, &problem{http.StatusNotImplemented, badRequest, "this is no proxy: connect to the destination itself"}
+		return request, &problem{http.StatusNotImplemented, "this is no proxy: connect to the destination itself"}
 	}
 	if p := checkTarget(c, r); p != nil {
 		return request, p
@@ -95,7 +94,7 @@ func elsewhere(c *gateway.Intercepted, said host, is string) *problem {
 	if said.port != 0 {
 		text = hostPort(text, said.port)
 	}
-	return &problem{http.StatusMisdirectedRequest, misdirected, fmt.Sprintf("the request is for %s, and its connection for %s", text, is)}
+	return &problem{http.StatusMisdirectedRequest, fmt.Sprintf("the request is for %s, and its connection for %s", text, is)}
 }
 
 // target is the host that a connection is for.

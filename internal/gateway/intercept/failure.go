@@ -21,7 +21,7 @@ func answerError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	var refusal *gateway.Refusal
 	if errors.As(err, &refusal) {
-		refuse(w, x.request, refusal.Decision)
+		refuse(w, http.StatusForbidden, x.request, refusal.Decision)
 		return
 	}
 	fail(w, http.StatusBadGateway, noAnswer, explain(x.upstream, err))

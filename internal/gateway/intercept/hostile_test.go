@@ -236,6 +236,13 @@ func TestHostileRequests(t *testing.T) {
 			res, err := http.ReadResponse(bufio.NewReader(client), nil)
 			require.NoError(t, err)
 			require.Equal(t, row.status, res.StatusCode, row.why)
+			if id := res.Header.Get(gateway.RefusedHeader); id != "" {
+				body, err := io.ReadAll(res.Body)
+				require.NoError(t, err)
+				require.Equal(t, "dec_0", id)
+				require.Contains(t, string(body), `"error":"refused"`)
+				require.Len(t, w.denied, 1, "it is told outside")
+			}
 			judged := ""
 			for _, r := range w.judged {
 				judged += strings.TrimSpace(r.Name + " " + r.Method + " " + r.Path)

@@ -46,11 +46,11 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(carriedKey{}).(*carried)
 	request, wrong := requestOf(&c.Intercepted, r)
 	if c.Refused != nil {
-		refuse(w, request, *c.Refused)
+		refuse(w, http.StatusForbidden, request, *c.Refused)
 		return
 	}
 	if wrong != nil {
-		fail(w, wrong.status, wrong.code, wrong.words)
+		refuse(w, wrong.status, request, c.session.warden.Deny(request, wrong.words))
 		return
 	}
 	select {
@@ -78,7 +78,7 @@ func (i *Interceptor) exchange(w http.ResponseWriter, r *http.Request, x *exchan
 		panic(http.ErrAbortHandler) // nobody is there to be answered
 	}
 	if !decision.Allowed() {
-		refuse(w, x.request, decision)
+		refuse(w, http.StatusForbidden, x.request, decision)
 		return
 	}
 	up, err := x.session.upstreams.take(x.request, r.ProtoMajor == 2)

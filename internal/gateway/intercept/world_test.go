@@ -35,6 +35,7 @@ type world struct {
 	mu      sync.Mutex
 	judged  []gateway.Request
 	dialled []gateway.Request
+	denied  []string // without being judged
 	judge   func(context.Context, gateway.Request) gateway.Decision
 	rewrite func(context.Context, gateway.Request, *http.Request) (gateway.Scrubber, error)
 	dial    func(context.Context, gateway.Request) (net.Conn, error)
@@ -106,6 +107,13 @@ func (g warden) Judge(ctx context.Context, r gateway.Request) gateway.Decision {
 	judge := g.w.judge
 	g.w.mu.Unlock()
 	return judge(ctx, r)
+}
+
+func (g warden) Deny(r gateway.Request, why string) gateway.Decision {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	g.w.denied = append(g.w.denied, why)
+	return gateway.Decision{Reason: why, ID: "dec_0"}
 }
 
 func (g warden) Rewrite(ctx context.Context, r gateway.Request, out *http.Request) (gateway.Scrubber, error) {
