@@ -59,6 +59,32 @@ func TestWhatIsNeededDecides(t *testing.T) {
 	}
 }
 
+// TestQuestionForANameIsOneOfWhatIsPossible: it leaves nothing open that the rules
+// rule out, and nothing that only an address would allow.
+func TestQuestionForANameIsOneOfWhatIsPossible(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 10))
+	narrower := 0
+	for range 4000 {
+		set := randomSet(t, random)
+		host := pick(random, someHosts)
+		all := set.Judge(policy.Action{Kind: policy.Egress, Host: host, Unknown: policy.AddressField | policy.PortField | policy.RequestField})
+		asked := set.JudgeName(host)
+		require.Subset(t, all.Possible, asked.Possible)
+		if len(asked.Possible) < len(all.Possible) {
+			narrower++
+		}
+	}
+	require.Greater(t, narrower, 100)
+
+	table := policy.Table{Scope: policy.Scope{Kind: policy.ServerScope}, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Deny}, Rules: []policy.Rule{
+		{Name: "address", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"192.0.2.0/24"}}}},
+		{Name: "both", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Host: []string{"a.example"}, Address: []string{"192.0.2.0/24"}}}},
+	}}
+	set := policy.Set{compile(t, table)}
+	require.Equal(t, policy.Deny, set.JudgeName("data.evil.example").Decision, "it might have an allowed address, but the question carries data")
+	require.Equal(t, []policy.Decision{policy.Allow, policy.Deny}, set.JudgeName("a.example").Possible)
+}
+
 // completions are actions that a may turn out to be.
 func completions(a policy.Action) []policy.Action {
 	all := []policy.Action{a}

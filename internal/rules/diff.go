@@ -65,9 +65,9 @@ func ruleChanges(scope policy.Scope, was, is policy.Table) (changes []Change) {
 	slices.SortFunc(names, strings.Compare)
 	for _, name := range names {
 		old, had := before[name]
-		new, has := after[name]
-		if had != has || !reflect.DeepEqual(old, new) {
-			changes = append(changes, Change{What: what(had, has), Scope: scope, Rule: name, Before: old.Decision, After: new.Decision})
+		now, has := after[name]
+		if had != has || !reflect.DeepEqual(old, now) {
+			changes = append(changes, Change{What: what(had, has), Scope: scope, Rule: name, Before: old.Decision, After: now.Decision})
 		}
 	}
 	return changes

@@ -131,8 +131,17 @@ func (n *Names) ID(kind policy.ScopeKind, name string) (string, error) {
 	return t.ID, err
 }
 
-// Name is the name of the key or template of a scope; its id where it has none, or is gone.
+// Name is the name of the key or template of a scope by which [Names.ID] finds it: its id where
+// it has no name, is gone, or has a name that is the id of another.
 func (n *Names) Name(s policy.Scope) string {
+	name := n.plainName(s)
+	if id, err := n.ID(s.Kind, name); err != nil || id != s.ID {
+		return s.ID
+	}
+	return name
+}
+
+func (n *Names) plainName(s policy.Scope) string {
 	switch s.Kind {
 	case policy.KeyScope:
 		for _, k := range n.keys {

@@ -106,6 +106,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "template base", names.Scope(policy.Scope{Kind: policy.TemplateScope, ID: "t1"}))
 	require.Equal(t, "key gone", names.Scope(policy.Scope{Kind: policy.KeyScope, ID: "gone"}))
 	require.Equal(t, "server", names.Scope(server))
+	require.Equal(t, imposter.ID, names.Name(policy.Scope{Kind: policy.KeyScope, ID: imposter.ID}), "its name would be read as another key's id")
 }
 
 func TestChanges(t *testing.T) {
