@@ -14,6 +14,8 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/event"
+	"github.com/tombolo-dev/tombolo/internal/guard"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -76,6 +78,25 @@ func recordApprovals(records store.Sandboxes, events *event.Recorder, log *slog.
 			return
 		}
 		events.Record(e)
+	}
+}
+
+// tellRefusals has what the network refuses told as events. It is a
+// guard.Config.OnRefusal.
+func tellRefusals(refusals *event.Refusals) func(policy.Subject, guard.Refusal) {
+	return func(s policy.Subject, r guard.Refusal) {
+		if r.Kind != policy.Egress && r.Kind != policy.Secret {
+			return // callers hear of theirs by the answer
+		}
+		refusals.Tell(sandbox.Event{
+			Kind: event.NetworkRefused, Time: r.Time, Detail: r.Reason,
+			Info: sandbox.Info{ID: s.SandboxID, KeyID: s.KeyID, TemplateID: s.TemplateID},
+		}, r.What+"\x00"+r.Rule, func(repeats event.Repeats) any {
+			return struct {
+				Refusal guard.Refusal `json:"refusal"`
+				event.Repeats
+			}{r, repeats}
+		})
 	}
 }
 

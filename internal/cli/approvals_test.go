@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/sandbox/sandboxtest"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
@@ -175,4 +178,43 @@ func TestApprovalsNeedAKeyFromElsewhere(t *testing.T) {
 	got := tombolo(t, t.TempDir(), "", "approvals", "list", "--url", "http://127.0.0.1:1")
 	require.Equal(t, 1, got.code)
 	require.Contains(t, got.stderr, "TOMBOLO_API_KEY")
+}
+
+// TestServerTakesAnswersForAnotherProcess has this process ask, on the data folder of
+// a server, as `tombolo run` does.
+func TestServerTakesAnswersForAnotherProcess(t *testing.T) {
+	needAgent(t)
+	dir := sandboxtest.NewDir(t)
+	heard := make(chan string, 16)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		heard <- string(body)
+	}))
+	t.Cleanup(receiver.Close)
+	startServer(t, dir, "--approval-webhook", receiver.URL, "--webhook-allow-private")
+	require.Contains(t, tombolo(t, dir, "", "webhook", "list").stdout, "(all)")
+
+	records, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
+	require.NoError(t, err)
+	t.Cleanup(func() { records.Close() })
+	require.NoError(t, records.PutSandbox(t.Context(), store.Sandbox{ID: "i1", KeyID: "agents", CreatedAt: time.Now()}))
+	desk, err := approval.Open(t.Context(), approval.Config{Store: records})
+	require.NoError(t, err)
+	t.Cleanup(desk.Close)
+	a := &approvals{t: t, desk: desk}
+	id, done := a.ask(connectTo("a.example"))
+	require.Contains(t, tombolo(t, dir, "", "approvals", "list").stdout, id)
+	got := tombolo(t, dir, "", "approvals", "approve", id, "--reason", "as agreed")
+	require.Zero(t, got.code, got.stderr)
+	h := <-done
+	require.Equal(t, approval.Approved, h.State)
+	require.Equal(t, "owner", h.Answer.Approver)
+	select {
+	case body := <-heard:
+		require.Contains(t, body, "tombolo.approval.decided")
+		require.Contains(t, body, id)
+		require.Contains(t, body, "as agreed")
+	case <-time.After(patience):
+		require.Fail(t, "the webhook is told nothing")
+	}
 }

@@ -86,11 +86,12 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	if t != nil {
 		records.Observe(t.Store) // before anything reads
 	}
-	gate, err := openGate(ctx, c, records, keep, log)
+	events := event.NewRecorder(records, log)
+	gate, err := openGate(ctx, c, records, events, keep, log)
 	if err != nil {
+		events.Close()
 		return nil, errors.Join(err, records.Close())
 	}
-	events := event.NewRecorder(records, log)
 	parts := sandbox.Config{
 		DataDir:      c.Data,
 		Engine:       engine,
@@ -109,6 +110,9 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 			events.Record(e)
 			t.Event(e)
 			gate.guard.OnEvent(e)
+			if e.Kind == sandbox.EventEnded {
+				gate.refusals.Forget(e.Info.ID)
+			}
 		},
 	}
 	if t != nil {
@@ -116,8 +120,9 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 	}
 	manager, err := sandbox.NewManager(ctx, parts)
 	if err != nil {
+		err = errors.Join(err, gate.Close())
 		events.Close()
-		return nil, errors.Join(err, gate.Close(), records.Close())
+		return nil, errors.Join(err, records.Close())
 	}
 	watch(t, manager, records)
 	return &core{config: c, log: log, store: records, events: events, manager: manager, engine: engine, gate: gate}, nil

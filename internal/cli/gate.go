@@ -13,6 +13,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
 	"github.com/tombolo-dev/tombolo/internal/guard"
 	"github.com/tombolo-dev/tombolo/internal/rules"
@@ -25,13 +26,14 @@ type gate struct {
 	audit       *audit.Log
 	interceptor *intercept.Interceptor
 	desk        *approval.Desk
+	refusals    *event.Refusals
 	// bundle is what sandboxes trust, PEM; empty leaves what their images trust.
 	bundle []byte
 }
 
 // openGate opens the gate of a data folder. keep is for the one process, the server,
 // whose sandboxes outlive it and who can be asked; the caller closes the gate.
-func openGate(ctx context.Context, c config, records *sqlite.Store, keep bool, log *slog.Logger) (_ *gate, err error) {
+func openGate(ctx context.Context, c config, records *sqlite.Store, events *event.Recorder, keep bool, log *slog.Logger) (_ *gate, err error) {
 	g := &gate{}
 	defer func() {
 		if err != nil {
@@ -53,12 +55,18 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, keep bool, l
 		return g, err
 	}
 	g.interceptor = intercept.New(intercept.Config{Authority: authority, Roots: roots, Log: log})
-	if g.desk, err = approval.Open(ctx, approval.Config{Store: records, Log: log, OnChange: recordHolds(g.audit)}); err != nil {
+	audited, told := recordHolds(g.audit), recordApprovals(records, events, log)
+	if g.desk, err = approval.Open(ctx, approval.Config{Store: records, Log: log, OnChange: func(h approval.Hold) {
+		audited(h)
+		told(h)
+	}}); err != nil {
 		return g, err
 	}
+	g.refusals = event.NewRefusals(events)
 	g.guard, err = guard.New(ctx, guard.Config{
 		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Interceptor: g.interceptor, Actor: actorOf, Log: log,
-		Inside: func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
+		OnRefusal: tellRefusals(g.refusals),
+		Inside:    func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
 	})
 	return g, err
 }
@@ -81,6 +89,9 @@ func (g *gate) Close() error {
 	var errs []error
 	if g.desk != nil {
 		g.desk.Close()
+	}
+	if g.refusals != nil {
+		g.refusals.Close()
 	}
 	if g.interceptor != nil {
 		errs = append(errs, g.interceptor.Close())
