@@ -54,6 +54,7 @@ func TestEventsHaveWhatOCSFRequires(t *testing.T) {
 		{audit.Record{Kind: audit.API, Actor: "key:k", What: "DELETE /sandboxes/{id}", SandboxID: "sb", Detail: audit.Detail(d{"method": "DELETE", "status": 404, "client": "192.0.2.9:1000"})}, 600304, `"ip":"192.0.2.9"`},
 		{audit.Record{Kind: audit.API, Actor: audit.Nobody, What: "GET /sandboxes", Decision: "deny", Detail: audit.Detail(d{"method": "GET", "status": 401})}, 600302, `"status_id":2`},
 		{audit.Record{Kind: "new", Actor: "", What: ""}, 600299, `"name":"tombolo"`},
+		{sandbox(audit.Network, "connect", "deny", d{"action": d{"kind": "egress", "host": "example.com", "port": 443}, "scope": d{"kind": "server"}}), 400105, `"hostname":"example.com"`},
 		// What comes from a sandbox may be of any shape.
 		{audit.Record{Kind: audit.Network, What: "connect", Decision: "deny", Detail: audit.Detail(d{"port": "x", "host": "example.com"})}, 400105, `"hostname":"example.com"`},
 		{audit.Record{Kind: audit.Exec, What: "command", Detail: audit.Detail("text")}, 100701, `"cmd_line":"command"`},

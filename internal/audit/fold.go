@@ -7,8 +7,12 @@ import (
 	"time"
 )
 
-// Nobody is the actor of a request without a valid key.
-const Nobody = "nobody"
+// Nobody is the actor of a request without a valid key, Visitor who comes to a port of a
+// sandbox that is open to all.
+const (
+	Nobody  = "nobody"
+	Visitor = "visitor"
+)
 
 // What code inside, or a stranger, can cause is kept one by one up to a rate. Beyond
 // it equal records become one with a count, each foldEvery, and beyond foldKinds
@@ -53,7 +57,7 @@ func newFold() *fold { return &fold{actors: map[source]*folding{}} }
 
 // pass tells whether a record is kept by itself; if not, it is held or counted.
 func (f *fold) pass(r Record) bool {
-	if r.Actor != Nobody && !strings.HasPrefix(r.Actor, "sandbox:") {
+	if r.Actor != Nobody && r.Actor != Visitor && !strings.HasPrefix(r.Actor, "sandbox:") {
 		return true
 	}
 	f.mu.Lock()

@@ -55,6 +55,12 @@ type words struct {
 // type does not hide the rest.
 func detailWords(detail json.RawMessage) words {
 	var w words
+	var of struct {
+		Action json.RawMessage `json:"action"`
+	}
+	if json.Unmarshal(detail, &of) == nil && len(of.Action) > 0 && of.Action[0] == '{' {
+		detail = of.Action // of what was decided, the action says the most
+	}
 	if json.Unmarshal(detail, &w) == nil {
 		return w
 	}
@@ -323,7 +329,7 @@ func ocsfVerb(what string) int {
 		return 1
 	case "use", "put", "read":
 		return 2
-	case "update", "set", "apply", "change", "write", "approve", "deny", "answer", "expire", "expired", "approved", "denied":
+	case "update", "replace", "set", "apply", "change", "write", "approve", "deny", "answer", "expire", "expired", "approved", "denied":
 		return 3
 	case "delete", "remove", "revoke":
 		return 4

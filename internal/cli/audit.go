@@ -263,8 +263,11 @@ func describe(r audit.Record) string {
 	return printable(strings.ReplaceAll(strings.Join(words, "  "), "\t", " "))
 }
 
-// longestDetail is what is shown of a detail, bytes.
-const longestDetail = 240
+// What is shown of a detail and of each member of it, bytes.
+const (
+	longestDetail = 400
+	longestMember = 120
+)
 
 // describeDetail shows the members of a detail as words.
 func describeDetail(detail json.RawMessage) string {
@@ -279,7 +282,7 @@ func describeDetail(detail json.RawMessage) string {
 		if json.Unmarshal(members[name], &text) == nil && text != "" && !strings.ContainsAny(text, " \t\n\"") {
 			value = text
 		}
-		words = append(words, name+"="+value)
+		words = append(words, name+"="+shorten(value, longestMember)) // none hides the others
 	}
 	return shorten(strings.Join(words, " "), longestDetail)
 }
