@@ -4,6 +4,7 @@ go 1.26.8
 
 require (
 	connectrpc.com/connect v1.21.1
+	filippo.io/age v1.3.2
 	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/caddyserver/certmagic v0.25.6
 	github.com/cilium/ebpf v0.16.0
@@ -51,11 +52,7 @@ require (
 require github.com/andybalholm/brotli v1.3.0
 
 require (
-	filippo.io/age v1.3.2 // indirect
 	filippo.io/hpke v0.4.0 // indirect
-)
-
-require (
 	github.com/agext/levenshtein v1.2.3 // indirect
 	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -60,7 +60,7 @@ then from tombolo.yaml in the current folder or in /etc/tombolo.`,
 	addConfigFlags(root)
 	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(
-		newServe(), newEnv(), newRun(), newSandbox(), newTemplate(), newPrune(), newVolume(), newKey(), newPolicy(), newApprovals(), newWebhook(), newAudit(), newTLS(), newDoctor(), newVersion(),
+		newServe(), newEnv(), newRun(), newSandbox(), newTemplate(), newPrune(), newVolume(), newSecret(), newKey(), newPolicy(), newApprovals(), newWebhook(), newAudit(), newTLS(), newDoctor(), newVersion(),
 	)
 	explainArgs(root)
 	return root

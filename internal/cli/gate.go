@@ -17,6 +17,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
 	"github.com/tombolo-dev/tombolo/internal/guard"
 	"github.com/tombolo-dev/tombolo/internal/rules"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
@@ -27,6 +28,8 @@ type gate struct {
 	interceptor *intercept.Interceptor
 	desk        *approval.Desk
 	refusals    *event.Refusals
+	secrets     *secret.Vault
+	stopSecrets func()
 	// bundle is what sandboxes trust, PEM; empty leaves what their images trust.
 	bundle []byte
 }
@@ -62,13 +65,28 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 	}}); err != nil {
 		return g, err
 	}
+	if g.secrets, err = openVault(ctx, c, records, log); err != nil {
+		return g, err
+	}
+	g.watchSecrets(ctx)
 	g.refusals = event.NewRefusals(events)
 	g.guard, err = guard.New(ctx, guard.Config{
-		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Interceptor: g.interceptor, Actor: actorOf, Log: log,
+		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Secrets: g.secrets, Interceptor: g.interceptor, Actor: actorOf, Log: log,
 		OnRefusal: tellRefusals(g.refusals),
 		Inside:    func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
 	})
 	return g, err
+}
+
+// watchSecrets follows what other processes do to secrets until the gate is closed.
+func (g *gate) watchSecrets(ctx context.Context) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.secrets.Watch(ctx)
+	}()
+	g.stopSecrets = func() { stop(); <-done }
 }
 
 // readBundle reads the machine's trust store; nil roots are those of the system.
@@ -87,6 +105,9 @@ func (g *gate) readBundle(path string) (roots *x509.CertPool, err error) {
 // Close ends what the gate has, networks first.
 func (g *gate) Close() error {
 	var errs []error
+	if g.stopSecrets != nil {
+		g.stopSecrets()
+	}
 	if g.desk != nil {
 		g.desk.Close()
 	}

@@ -114,6 +114,16 @@ func (e *entry) goesTo(host string) bool {
 	return slices.ContainsFunc(e.bounds, func(b bound) bool { return b.fitsHost(host) })
 }
 
+// Bound tells whether requests to a host may carry one of those secrets of a key that
+// a sandbox was given, by id or name.
+func (v *Vault) Bound(keyID string, given []string, host string) bool {
+	now := v.current.Load()
+	return slices.ContainsFunc(given, func(ref string) bool {
+		e := now.find(keyID, NormalName(ref))
+		return e != nil && e.goesTo(host)
+	})
+}
+
 // Find names the secrets whose placeholders are in some bytes that leave the sandbox
 // elsewhere than in a request. It sees what is in clear text and whole.
 func (s *Session) Find(b []byte) (names []string) {

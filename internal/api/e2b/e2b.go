@@ -19,17 +19,19 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-// Options are what the dialect is made of. Sandboxes, Store, Webhooks, Builds and
-// Volumes are required.
+// Options are what the dialect is made of. Sandboxes, Store, Webhooks, Builds,
+// Volumes and Secrets are required.
 type Options struct {
 	Sandboxes sandbox.Sandboxes
 	Store     store.Store
 	Webhooks  *event.Webhooks
 	Builds    *build.Builds
 	Volumes   sandbox.Volumes
+	Secrets   *secret.Vault
 	Log       *slog.Logger // slog.Default() when nil
 	// Version of the server, for messages about what it cannot do.
 	Version string
@@ -47,6 +49,7 @@ type api struct {
 	webhooks  *event.Webhooks
 	builds    *build.Builds
 	volumes   sandbox.Volumes
+	secrets   *secret.Vault
 	log       *slog.Logger
 	version   string
 	domain    string
@@ -73,6 +76,7 @@ func New(o Options) http.Handler {
 		webhooks:  o.Webhooks,
 		builds:    o.Builds,
 		volumes:   o.Volumes,
+		secrets:   o.Secrets,
 		log:       o.Log,
 		version:   o.Version,
 		domain:    o.Domain,
@@ -119,6 +123,9 @@ func New(o Options) http.Handler {
 		a.handle(pattern, h)
 	}
 	for pattern, h := range a.volumeRoutes() {
+		a.handle(pattern, h)
+	}
+	for pattern, h := range a.secretRoutes() {
 		a.handle(pattern, h)
 	}
 	for pattern, h := range contentRoutes {

@@ -11,8 +11,6 @@ import (
 // missing are endpoints of the dialect that this server does not have, with the
 // words for what they do.
 var missing = map[string]string{
-	"/secrets":         "secrets",
-	"/secrets/{id}":    "secrets",
 	"GET /teams":       "teams",
 	"GET /teams/{id}/": "teams",
 	"/api-keys":        "managing keys by the API (use `tombolo key`)",

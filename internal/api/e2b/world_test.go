@@ -21,6 +21,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/e2b"
 	"github.com/tombolo-dev/tombolo/internal/build"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
@@ -38,6 +39,7 @@ import (
 //	ended      i0008 of alice, i0009 of bob
 //	events     of i0001 of alice and i0004 of bob
 //	webhooks   one each of alice and bob; hers was disabled
+//	secrets    openai and github of alice, openai of bob
 //
 // bob has every limit a key can have.
 type world struct {
@@ -45,6 +47,7 @@ type world struct {
 	store   store.Store
 	core    *core
 	secrets map[string]string // by name of key
+	vault   *secret.Vault
 }
 
 var start = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
@@ -84,7 +87,8 @@ func newWorld(t testing.TB) *world {
 	require.NoError(t, err)
 	t.Cleanup(builds.Close)
 	addBuilds(t, s)
-	w.Handler = e2b.New(e2b.Options{Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Volumes: w.core, Log: log, Version: "0.1.0"})
+	w.vault = newVault(t, s)
+	w.Handler = e2b.New(e2b.Options{Secrets: w.vault, Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Volumes: w.core, Log: log, Version: "0.1.0"})
 	return w
 }
 
@@ -129,7 +133,7 @@ func makeRecords() error {
 		return err
 	}
 	records.secrets = map[string]string{}
-	if err := errors.Join(addKeys(s), addTemplates(s), addEnded(s), addEvents(s), s.Close()); err != nil {
+	if err := errors.Join(addKeys(s), addTemplates(s), addEnded(s), addEvents(s), addSecrets(s), s.Close()); err != nil {
 		return err
 	}
 	records.file, err = os.ReadFile(path)
