@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,20 @@ const approvalHookID = "00000000-0000-4000-8000-617070726f76"
 
 func addApprovalFlags(cmd *cobra.Command) {
 	cmd.Flags().String("approval-webhook", "", "URL that is told what waits for an approval, of all keys: a chat bridge; its secret is in keys/approval-webhook.key of the data folder (default: none)")
+	cmd.Flags().String("approval-timeout", "5m", "how long an action waits for a person before it is refused, 24h at most")
+}
+
+// approvalPatience is what --approval-timeout says; 0, the default, where a command has
+// no such flag.
+func approvalPatience(c config) (time.Duration, error) {
+	if c.ApprovalTimeout == "" {
+		return 0, nil
+	}
+	patience, err := time.ParseDuration(c.ApprovalTimeout)
+	if err != nil || patience < time.Second || patience > 24*time.Hour {
+		return 0, fmt.Errorf("--approval-timeout %q: give a time from 1s to 24h, such as 10m", c.ApprovalTimeout)
+	}
+	return patience, nil
 }
 
 // keepApprovalHook makes the webhook for approvals what the settings say, with a secret

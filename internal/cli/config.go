@@ -58,6 +58,7 @@ type config struct {
 
 	WebhookAllowPrivate bool   `koanf:"webhook-allow-private"`
 	ApprovalWebhook     string `koanf:"approval-webhook"`
+	ApprovalTimeout     string `koanf:"approval-timeout"`
 }
 
 // configFile is read from the current folder and from /etc/tombolo.

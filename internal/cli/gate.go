@@ -58,8 +58,12 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 		return g, err
 	}
 	g.interceptor = intercept.New(intercept.Config{Authority: authority, Roots: roots, Log: log})
+	patience, err := approvalPatience(c)
+	if err != nil {
+		return g, err
+	}
 	audited, told := recordHolds(g.audit), recordApprovals(records, events, log)
-	if g.desk, err = approval.Open(ctx, approval.Config{Store: records, Log: log, OnChange: func(h approval.Hold) {
+	if g.desk, err = approval.Open(ctx, approval.Config{Store: records, Log: log, Patience: patience, OnChange: func(h approval.Hold) {
 		audited(h)
 		told(h)
 	}}); err != nil {
