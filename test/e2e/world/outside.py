@@ -35,6 +35,7 @@ ZONE = {
     "code.example": ["203.0.113.31"],
     "proxy.example": ["203.0.113.40"],
     "*.ask.example": ["203.0.113.60"],
+    "strange.example": ["203.0.113.14"],
     "raw.example": ["203.0.113.50"],
     "private.example": ["10.1.2.3"],
     "metadata.example": ["169.254.169.254"],

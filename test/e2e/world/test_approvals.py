@@ -265,3 +265,18 @@ def test_what_waits_outlives_a_crash_of_the_server(asking, owner, world, later, 
     assert after.hold(hold)["state"] == "pending"
     after.approve(after.hold(hold), reach="sandbox")
     assert fetch(asking, "http://crash.ask.example/") == (200, "crash.ask.example\n")
+
+
+def test_what_nobody_answers_in_time_is_refused(asking, owner, world, server):
+    flags, server.flags = server.flags, (*server.flags, "--approval-timeout", "1s")
+    server.kill()
+    server.start()
+    try:
+        status, body = fetch(asking, "http://late.ask.example/")
+        assert status == 403 and "in time" in body
+        assert Owner(server.data).holds(asking, "expired")[0]["action"]["host"] == "late.ask.example"
+        assert world.names.asked("late.ask") == []
+    finally:
+        server.flags = flags
+        server.kill()
+        server.start()
