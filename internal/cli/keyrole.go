@@ -62,15 +62,17 @@ func (f *roleFlags) resolve(cmd *cobra.Command, records *sqlite.Store) error {
 		f.approves = nil
 		return nil
 	}
-	for i, name := range f.approves {
+	var ids []string
+	for _, name := range f.approves {
 		k, err := findKey(cmd.Context(), records, strings.TrimSpace(name))
 		if err != nil {
 			return fmt.Errorf("--approves: %w", err)
 		}
-		f.approves[i] = k.ID
+		if !slices.Contains(ids, k.ID) {
+			ids = append(ids, k.ID)
+		}
 	}
-	slices.Sort(f.approves)
-	f.approves = slices.Compact(f.approves)
+	f.approves = ids
 	return nil
 }
 
