@@ -30,6 +30,46 @@ func BenchmarkOut(b *testing.B) {
 	require.EqualValues(b, int64(b.N)*benchChunk, <-received)
 }
 
+// looked has every connection looked at, and allows it.
+type looked struct{}
+
+func (looked) Decide(_ context.Context, r gateway.Request) gateway.Decision {
+	if r.Protocol == gateway.TCP {
+		return gateway.Decision{Verdict: gateway.Inspect}
+	}
+	return gateway.Decision{Verdict: gateway.Allow}
+}
+
+// BenchmarkOutInspected is BenchmarkOut for a connection that was judged by what it
+// sent first.
+func BenchmarkOutInspected(b *testing.B) {
+	n := newNetwork(b, withPolicy(looked{}))
+	listener, err := net.Listen("tcp4", hostAddress(b)+":0")
+	require.NoError(b, err)
+	defer listener.Close()
+	received := make(chan int64, 1)
+	go drainOne(listener, received)
+	conn, err := dialFromInside(b, n, "tcp4", listener.Addr().String())
+	require.NoError(b, err)
+	pump(b, conn)
+	require.EqualValues(b, int64(b.N)*benchChunk, <-received)
+}
+
+// BenchmarkOpen is 2,000 connections that are opened, carry a byte there and back, and
+// stay open. The memory is of both their ends, those of the benchmark too.
+func BenchmarkOpen(b *testing.B) {
+	const count = 2000
+	for b.Loop() {
+		n := newNetwork(b)
+		address := echoTCP(b).Addr().String()
+		before := heap()
+		openMany(b, n, address, count)
+		b.ReportMetric(float64(heap()-before)/count/1024, "KiB/connection")
+		require.EqualValues(b, count, n.Stats().OpenConnections)
+		require.NoError(b, n.Close())
+	}
+}
+
 // BenchmarkIn moves data from DialContext to a kernel socket in the namespace.
 func BenchmarkIn(b *testing.B) {
 	n := newNetwork(b)

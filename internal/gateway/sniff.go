@@ -184,7 +184,7 @@ func readHello(from io.Reader) (hello, error) {
 	var h hello
 	enough := errors.New("seen enough")
 	server := tls.Server(helloConn{from}, &tls.Config{
-		MinVersion: tls.VersionTLS10, //nolint:gosec // nothing is spoken
+		MinVersion: tls.VersionTLS10, // nothing is spoken
 		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
 			h.name = info.ServerName
 			h.encrypted = slices.ContainsFunc(info.Extensions, func(e uint16) bool {
