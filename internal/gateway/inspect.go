@@ -160,7 +160,7 @@ const noInterception = "requests cannot be looked at here, and the policy does n
 // judgement only if the name may be asked for, and else after it was allowed.
 func (n *Network) judgeNamed(ctx context.Context, r Request, decide func(Request) Decision) Decision {
 	leads := r.Name == "" || r.Held || n.names.has(r.Destination.Addr(), r.Name)
-	if !leads && n.mayAskFor(ctx, Request{Protocol: DNS, Name: r.Name}) {
+	if !leads && n.mayAskFor(ctx, r.Name) {
 		if !n.leadsTo(ctx, r) {
 			return n.deny(r, leadsElsewhere(r))
 		}

@@ -165,7 +165,7 @@ func (n *Network) recheckNames(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if !n.mayAskFor(ctx, Request{Protocol: DNS, Name: name, Again: true}) {
+		if !n.mayAskFor(ctx, name) {
 			gone[name] = true
 		}
 	}
@@ -173,7 +173,8 @@ func (n *Network) recheckNames(ctx context.Context) error {
 	return nil
 }
 
-func (n *Network) mayAskFor(ctx context.Context, r Request) (may bool) {
+// mayAskFor tells whether a name may be asked for, where nothing inside asked for it.
+func (n *Network) mayAskFor(ctx context.Context, name string) (may bool) {
 	defer n.guard("policy")
-	return n.policy.Load().Decide(ctx, r).Allowed()
+	return n.policy.Load().Decide(ctx, Request{Protocol: DNS, Name: name, Again: true}).Allowed()
 }

@@ -51,7 +51,8 @@ type Request struct {
 
 	// Again: of something that is open already, which a changed policy is asked about
 	// (see [Network.Recheck]). Decide must not wait on anybody then: what would have to
-	// be asked about is denied.
+	// be asked about is denied. Of DNS: the gateway wants to know, and nobody inside asked;
+	// it is no event.
 	Again bool
 
 	// Of HTTP.

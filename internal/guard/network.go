@@ -244,6 +244,12 @@ func (n judge) Decide(ctx context.Context, r gateway.Request) gateway.Decision {
 // person would be asked about gets an address that stands for it.
 func (n judge) name(st *standing, r gateway.Request) gateway.Decision {
 	a := policy.Action{Kind: policy.Egress, Host: r.Name}
+	if r.Again { // nobody inside asked
+		if slices.Contains(n.set(st).JudgeName(r.Name).Possible, policy.Allow) {
+			return gateway.Decision{Verdict: gateway.Allow}
+		}
+		return gateway.Decision{Reason: "the name may not be asked for"}
+	}
 	if st.owner.Network.DenyInternet && len(st.owner.Network.AllowOut) == 0 {
 		d := gateway.DenyAll{}.Decide(context.Background(), r)
 		n.note(st, r, a, outcome{verdict: policy.Verdict{Decision: policy.Deny, Rule: policy.NetworkRule}, reason: d.Reason})
