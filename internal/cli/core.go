@@ -153,8 +153,9 @@ func (c *core) Close() error {
 	defer cancel()
 	err := c.manager.Close(ctx)
 	c.engine.RemoveScope()
+	err = errors.Join(err, c.gate.Close())
 	c.events.Close()
-	return errors.Join(err, c.gate.Close(), c.store.Close())
+	return errors.Join(err, c.store.Close())
 }
 
 // makeNetwork gives each sandbox a gateway whose policy is the guard's.

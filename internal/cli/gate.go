@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
 	"github.com/tombolo-dev/tombolo/internal/approval"
@@ -16,7 +17,9 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/event"
 	"github.com/tombolo-dev/tombolo/internal/gateway/intercept"
 	"github.com/tombolo-dev/tombolo/internal/guard"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/rules"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
@@ -75,9 +78,9 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 	g.watchSecrets(ctx)
 	g.refusals = event.NewRefusals(events)
 	g.guard, err = guard.New(ctx, guard.Config{
-		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Secrets: g.secrets, Interceptor: g.interceptor, Actor: actorOf, Log: log,
-		OnRefusal: tellRefusals(g.refusals),
-		Inside:    func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
+		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Vault: g.secrets, Interceptor: g.interceptor, Actor: actorOf, Log: log,
+		OnRefusal: tellRefusals(g.refusals), OnStray: g.tellStray,
+		Inside: func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
 	})
 	return g, err
 }
@@ -91,6 +94,24 @@ func (g *gate) watchSecrets(ctx context.Context) {
 		g.secrets.Watch(ctx)
 	}()
 	g.stopSecrets = func() { stop(); <-done }
+}
+
+// tellStray tells webhooks of placeholders that went astray.
+func (g *gate) tellStray(s policy.Subject, stray guard.Stray) {
+	what := fmt.Sprintf("secret %s in %s to %s", stray.Secret, stray.Place, stray.Host)
+	g.refusals.Tell(eventOf(event.SecretMisplaced, s, what), what, func(n event.Repeats) any {
+		return struct {
+			guard.Stray
+			event.Repeats
+		}{stray, n}
+	})
+}
+
+func eventOf(kind sandbox.EventKind, s policy.Subject, detail string) sandbox.Event {
+	return sandbox.Event{
+		Kind: kind, Time: time.Now().UTC(), Detail: detail,
+		Info: sandbox.Info{ID: s.SandboxID, KeyID: s.KeyID, TemplateID: s.TemplateID, TemplateName: s.TemplateName},
+	}
 }
 
 // readBundle reads the machine's trust store; nil roots are those of the system.

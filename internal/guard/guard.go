@@ -19,6 +19,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -33,15 +34,6 @@ type Desk interface {
 	Forget(sandboxID string)
 }
 
-// Secrets are what may be put into requests.
-type Secrets interface {
-	// Bound tells whether requests to a host may carry one of those secrets of a key that
-	// a sandbox was given.
-	Bound(keyID string, given []string, host string) bool
-	// Env puts placeholders in the place of references to secrets, and names these.
-	Env(ctx context.Context, keyID string, vars map[string]string) (env map[string]string, given []string, err error)
-}
-
 // Config is what a guard works with.
 type Config struct {
 	Store store.Templates
@@ -51,14 +43,17 @@ type Config struct {
 	// Desk asks people. Nil is where nobody can be asked: what rules say to ask about
 	// is denied.
 	Desk Desk
-	// Secrets are put into requests; nil has none.
-	Secrets Secrets
+	// Vault has the secrets that are put into requests; nil has none.
+	Vault *secret.Vault
 	// Interceptor ends TLS where requests must be seen. Nil refuses what needs it.
 	Interceptor gateway.Interceptor
 	// Inside serves what code in a sandbox may ask about itself; nil is nothing.
 	Inside func(*Network) http.Handler
 	// OnRefusal is told of everything that was refused to a sandbox. It must not block.
 	OnRefusal func(policy.Subject, Refusal)
+	// OnStray is told of placeholders sent where their secrets are not bound. It must not
+	// block.
+	OnStray func(policy.Subject, Stray)
 	// Actor tells who makes the request of a context, "key:<id>" or "owner"; empty when
 	// it is not known. Nil never knows.
 	Actor func(context.Context) string

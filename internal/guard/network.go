@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 )
 
 // Network is a gateway whose policy is the guard's.
@@ -166,8 +166,8 @@ type standing struct {
 	owner   *sandbox.Owner
 	own     policy.Set // of the sandbox: its rules and its network options
 	narrow  *narrow
-	headers []sandbox.HostHeaders
-	broken  string // why nothing may pass
+	session *secret.Session // nil: there are no secrets
+	broken  string          // why nothing may pass
 }
 
 // standing returns what holds at this moment; nil while the network has no owner.
@@ -187,7 +187,7 @@ func (n *Network) standing() *standing {
 // stand compiles what an owner has. What does not compile closes the network: it was
 // checked when it was given, so it is from another version of the server.
 func (g *Guard) stand(o *sandbox.Owner) *standing {
-	st := &standing{owner: o, headers: o.Network.Headers, narrow: g.narrowOf(o.SandboxID)}
+	st := &standing{owner: o, narrow: g.narrowOf(o.SandboxID)}
 	scope := policy.Scope{Kind: policy.SandboxScope, ID: o.SandboxID}
 	rules, err := policy.FromNetwork(o.Network.Policy())
 	tables := []policy.Table{{Scope: scope, Rules: rules}, o.Rules}
@@ -198,6 +198,9 @@ func (g *Guard) stand(o *sandbox.Owner) *standing {
 			err = failed
 		}
 		st.own = append(st.own, compiled)
+	}
+	if err == nil {
+		st.session, err = g.session(o)
 	}
 	if err != nil {
 		st.broken = "the rules of this sandbox cannot be read: " + err.Error()
@@ -323,7 +326,7 @@ func (n judge) connection(ctx context.Context, st *standing, r gateway.Request) 
 	switch {
 	case v.Decision == policy.Deny:
 		return n.refuse(st, r, a, outcome{verdict: v, reason: v.Reason, id: newID()})
-	case v.Decision == policy.Allow && !r.Held && !n.sees(st, r.Names...):
+	case v.Decision == policy.Allow && !r.Held && !st.sees(r.Names...) && !st.watches(r.Destination.Port()):
 		return n.allow(st, r, a, outcome{allowed: true, verdict: v, reason: v.Reason})
 	}
 	return gateway.Decision{Verdict: gateway.Inspect, Reason: "what the connection is for has to be seen"}
@@ -338,7 +341,7 @@ func (n judge) named(ctx context.Context, st *standing, r gateway.Request) gatew
 	partial := a
 	partial.Unknown |= policy.RequestField
 	v := n.set(st).Judge(partial)
-	if v.Decision == "" || v.Decision != policy.Deny && n.sees(st, r.Name) {
+	if v.Decision == "" || v.Decision != policy.Deny && st.sees(r.Name) {
 		if n.guard.config.Interceptor == nil {
 			return n.refuse(st, r, a, outcome{verdict: v, reason: errNoInterceptor.Error(), id: newID()})
 		}
@@ -399,7 +402,7 @@ func (n judge) flow(ctx context.Context, st *standing, r gateway.Request) gatewa
 	if d, refused := n.below(st, r, best); refused {
 		return d
 	}
-	if r.Destination.Port() == 443 && n.sees(st, r.Names...) {
+	if r.Destination.Port() == 443 && st.sees(r.Names...) {
 		verdict.Decision, verdict.Reason = policy.Deny, "requests to this host have to be seen, and HTTP/3 hides them: use HTTP/2 or HTTP/1.1"
 	}
 	return n.finish(ctx, st, r, best, verdict)
@@ -452,14 +455,18 @@ func (n judge) refuse(st *standing, r gateway.Request, a policy.Action, o outcom
 		o.reason = "a rule denies it"
 	}
 	n.note(st, r, a, o)
+	return n.tellRefusal(st, a, o)
+}
+
+// tellRefusal tells all but the audit log.
+func (n judge) tellRefusal(st *standing, a policy.Action, o outcome) gateway.Decision {
 	refusal := o.refusal(a)
 	st.narrow.refusals.Add(refusal)
 	st.owner.Log(true, fmt.Sprintf("refused %s: %s (%s)", refusal.What, o.reason, o.id))
 	if n.guard.config.OnRefusal != nil {
 		n.guard.config.OnRefusal(st.owner.Subject, refusal)
 	}
-	return gateway.Decision{
-		Reason: o.reason, Rule: o.verdict.Rule, ID: o.id, Readable: true,
+	return gateway.Decision{Reason: o.reason, Rule: o.verdict.Rule, ID: o.id, Readable: true,
 		Ask: "see http://" + gateway.InsideName + "/refusals/" + o.id + " for what can be done about it",
 	}
 }
@@ -499,30 +506,4 @@ func whatOf(p gateway.Protocol) string {
 		return "send"
 	}
 	return "connect"
-}
-
-// sees tells whether requests to one of these hosts have to be seen: headers are set on
-// them, or a secret of the sandbox is bound to them.
-func (n judge) sees(st *standing, hosts ...string) bool {
-	for _, host := range hosts {
-		if host == "" {
-			continue
-		}
-		if slices.ContainsFunc(st.headers, func(h sandbox.HostHeaders) bool { return hostFits(h.Host, host) }) {
-			return true
-		}
-		if n.guard.config.Secrets != nil && n.guard.config.Secrets.Bound(st.owner.KeyID, st.owner.Secrets, host) {
-			return true
-		}
-	}
-	return false
-}
-
-// hostFits tells whether a host is the one named, or below it where the name begins
-// with "*.".
-func hostFits(pattern, host string) bool {
-	if suffix, wild := strings.CutPrefix(pattern, "*"); wild {
-		return strings.HasSuffix(host, suffix) && len(host) > len(suffix)
-	}
-	return pattern == host
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/audit"
@@ -100,6 +99,18 @@ func (s *guarded) Snapshot(ctx context.Context, id string, req sandbox.SnapshotR
 		return store.Template{}, err
 	}
 	return s.Sandboxes.Snapshot(ctx, id, req)
+}
+
+// SetNetwork checks that there are the secrets that headers name.
+func (s *guarded) SetNetwork(ctx context.Context, id string, options sandbox.NetworkOptions) (sandbox.Info, error) {
+	info, err := s.Get(id)
+	if err == nil {
+		err = s.guard.checkHeaders(ctx, info.KeyID, options)
+	}
+	if err != nil {
+		return sandbox.Info{}, err
+	}
+	return s.Sandboxes.SetNetwork(ctx, id, options)
 }
 
 // SetRules checks the rules first.
@@ -210,17 +221,4 @@ func (g *Guard) OnEvent(e sandbox.Event) {
 	if e.Kind == sandbox.EventEnded {
 		g.forget(e.Info.ID)
 	}
-}
-
-// giveSecrets puts placeholders where the variables of a create name secrets.
-func (g *Guard) giveSecrets(ctx context.Context, req *sandbox.CreateRequest) error {
-	if g.config.Secrets == nil {
-		return nil
-	}
-	vars, names, err := g.config.Secrets.Env(ctx, req.KeyID, req.EnvVars)
-	if err != nil {
-		return &sandbox.InvalidError{Message: fmt.Sprintf("envVars: %s", err)}
-	}
-	req.EnvVars, req.Secrets = vars, append(req.Secrets, names...)
-	return nil
 }

@@ -39,7 +39,7 @@ type Info struct {
 	Volumes      []VolumeMount `json:"volumes,omitempty"`
 	// Rules are those of the sandbox's own scope; its Scope is not set.
 	Rules policy.Table `json:"rules,omitzero"`
-	// Secrets it was given placeholders of, by name.
+	// Secrets are the ids of those that it was given placeholders of.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
@@ -121,7 +121,7 @@ type Owner struct {
 	Network NetworkOptions
 	// Rules are those of the sandbox's own scope.
 	Rules policy.Table
-	// Secrets are the names of the owner's secrets that it was given a placeholder of.
+	// Secrets are the ids of the owner's secrets that it was given placeholders of.
 	Secrets []string
 	// Log takes a line for the sandbox's log; warn is for what people should look at.
 	Log func(warn bool, text string)
@@ -144,7 +144,7 @@ type CreateRequest struct {
 	Volumes []VolumeMount `json:"volumes,omitempty"`
 	// Rules of the sandbox's own scope, checked by who takes the request.
 	Rules policy.Table `json:"rules,omitzero"`
-	// Secrets whose placeholders are in EnvVars.
+	// Secrets are the ids of those whose placeholders are in EnvVars.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
