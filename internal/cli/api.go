@@ -16,7 +16,7 @@ import (
 func (c *core) openAPI(sandboxes sandbox.Sandboxes) *api.API {
 	return api.New(api.Options{
 		Store: c.store, Sandboxes: sandboxes, Desk: c.gate.desk, Networks: networks{c.gate.guard},
-		Rules: newLiveRules(c.store, c.gate.guard, c.gate.audit), AuditDir: audit.Dir(c.config.Data), Log: c.log,
+		Rules: newLiveRules(c.store, c.gate.guard, c.gate.audit), Vault: c.gate.secrets, AuditDir: audit.Dir(c.config.Data), Log: c.log,
 	})
 }
 

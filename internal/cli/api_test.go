@@ -46,6 +46,8 @@ func TestOwnAPI(t *testing.T) {
 	owner := api.NewClient("http://tombolo", "", socket.HTTP())
 	_, err = owner.Grants(t.Context())
 	require.NoError(t, err)
+	_, err = owner.Secrets(t.Context(), "")
+	require.NoError(t, err)
 	_, err = socket.List(t.Context())
 	require.NoError(t, err, "the other API of the socket is there too")
 
