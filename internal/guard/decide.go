@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -43,17 +44,23 @@ func (g *Guard) settle(ctx context.Context, s policy.Subject, a policy.Action, v
 // nothing.
 func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, again bool) outcome {
 	if a.Host != "" {
-		a.Address = a.Address.Unmap()
-		a = withoutAddress(a)
+		a.Address, a.Unknown = netip.Addr{}, a.Unknown&^policy.AddressField
 	}
 	if g.config.Desk == nil {
 		return outcome{verdict: v, id: newID(), reason: "a rule says to ask a person, and nobody can be asked here: start a server"}
 	}
-	if grant, ok := g.config.Desk.Granted(s, a, a.Hash()); ok {
-		return outcome{allowed: true, verdict: v, reason: "approved by " + grant.Approver, id: grant.ID, hold: grant.HoldID}
-	}
-	if again {
+	hash, once := a.Hash(), &g.narrowOf(s.SandboxID).once
+	if again { // what is open was allowed: nothing is used up, and nobody asked again
+		if once.has(hash) || g.config.Desk.CouldGrant(s, a) {
+			return outcome{allowed: true, verdict: v, reason: "approved before"}
+		}
 		return outcome{verdict: v, id: newID(), reason: "a rule says to ask a person first"}
+	}
+	if grant, ok := g.config.Desk.Granted(s, a, hash); ok {
+		if grant.Reach == approval.Once {
+			once.add(hash)
+		}
+		return outcome{allowed: true, verdict: v, reason: "approved by " + grant.Approver, id: grant.ID, hold: grant.HoldID}
 	}
 	hold, err := g.config.Desk.Ask(ctx, s, a, v, 0)
 	o := outcome{verdict: v, id: hold.ID, hold: hold.ID}
@@ -67,6 +74,7 @@ func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v po
 		if hold.Answer != nil {
 			o.reason = "approved by " + hold.Answer.Approver
 		}
+		once.add(hash)
 	case hold.State == approval.Expired:
 		o.reason = "a person was asked and nobody answered in time"
 	default:
@@ -79,13 +87,6 @@ func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v po
 		o.id = newID()
 	}
 	return o
-}
-
-func withoutAddress(a policy.Action) policy.Action {
-	var none policy.Action
-	a.Address = none.Address
-	a.Unknown = 0
-	return a
 }
 
 // refusal is what is told about an outcome that is not to allow.

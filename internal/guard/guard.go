@@ -28,6 +28,8 @@ type Desk interface {
 	// Granted finds a grant that turns ask into allow for an action, and uses it up
 	// where it is for once.
 	Granted(s policy.Subject, a policy.Action, hash string) (approval.Grant, bool)
+	// CouldGrant tells whether Granted finds one, and uses nothing up.
+	CouldGrant(s policy.Subject, a policy.Action) bool
 	// Ask waits until the action is approved, denied, or nobody answered in time.
 	Ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, patience time.Duration) (approval.Hold, error)
 	// Forget drops what belongs to a sandbox that has ended.

@@ -178,7 +178,8 @@ type desk struct {
 func (d *desk) Granted(policy.Subject, policy.Action, string) (approval.Grant, bool) {
 	return approval.Grant{}, false
 }
-func (d *desk) Forget(string) {}
+func (d *desk) Forget(string)                                 {}
+func (d *desk) CouldGrant(policy.Subject, policy.Action) bool { return false }
 func (d *desk) Ask(_ context.Context, s policy.Subject, a policy.Action, v policy.Verdict, _ time.Duration) (approval.Hold, error) {
 	d.asked = append(d.asked, a)
 	return approval.Hold{ID: "h1", Subject: s, Action: a, State: d.state, Answer: &approval.Answer{Approver: "key:a", Reason: "why"}}, nil
@@ -195,10 +196,13 @@ func TestAPersonIsAskedByTheName(t *testing.T) {
 		require.Equal(t, gateway.Inspect, w.policy.Decide(t.Context(), gateway.Request{Protocol: gateway.TCP, Destination: r.Destination, Name: r.Name, Held: true}).Verdict)
 		require.Empty(t, d.asked, "not before the connection says what it is for")
 		require.Equal(t, want, w.policy.Decide(t.Context(), r).Verdict)
-		require.Equal(t, []policy.Action{{Kind: policy.Egress, Protocol: "tcp", Host: "example.com", Port: 443}}, d.asked,
+		require.Equal(t, []policy.Action{{Kind: policy.Egress, Protocol: "tcp", Host: "example.com", Port: 443, Unknown: policy.RequestField}}, d.asked,
 			"the address that stands for the name is not part of it")
 		again := r
 		again.Again = true
+		require.Equal(t, want, w.policy.Decide(t.Context(), again).Verdict, "what was approved stays open, what was not never opened")
+		require.Len(t, d.asked, 1)
+		again.Name = "other.example.com"
 		require.Equal(t, gateway.Deny, w.policy.Decide(t.Context(), again).Verdict, "what is open does not wait")
 		require.Len(t, d.asked, 1)
 	}

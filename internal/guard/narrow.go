@@ -9,6 +9,7 @@ import (
 // narrow is what the guard keeps of one sandbox, over pauses, until it ends.
 type narrow struct {
 	refusals inside.Refusals
+	once     hashes // of actions that a person approved for this once
 
 	mu    sync.Mutex
 	ports map[uint16]bool
@@ -33,6 +34,38 @@ func (g *Guard) forget(sandboxID string) {
 	if g.config.Desk != nil {
 		g.config.Desk.Forget(sandboxID)
 	}
+}
+
+// hashes are the latest of some actions.
+type hashes struct {
+	mu    sync.Mutex
+	known map[string]bool
+	order []string
+}
+
+// maxHashes bounds them: no more connections than these are open at once, or nearly.
+const maxHashes = 1024
+
+func (h *hashes) add(hash string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known[hash] {
+		return
+	}
+	if h.known == nil {
+		h.known = map[string]bool{}
+	}
+	if len(h.order) == maxHashes {
+		delete(h.known, h.order[0])
+		h.order = h.order[1:]
+	}
+	h.known[hash], h.order = true, append(h.order, hash)
+}
+
+func (h *hashes) has(hash string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.known[hash]
 }
 
 // seenPort tells whether a port was admitted before, and notes that it was.

@@ -338,9 +338,8 @@ func (n judge) named(ctx context.Context, st *standing, r gateway.Request) gatew
 	if d, refused := n.below(st, r, a); refused {
 		return d
 	}
-	partial := a
-	partial.Unknown |= policy.RequestField
-	v := n.set(st).Judge(partial)
+	a.Unknown |= policy.RequestField
+	v := n.set(st).Judge(a)
 	if v.Decision == "" || v.Decision != policy.Deny && st.sees(r.Name) {
 		if n.guard.config.Interceptor == nil {
 			return n.refuse(st, r, a, outcome{verdict: v, reason: errNoInterceptor.Error(), id: newID()})
