@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
@@ -15,9 +16,24 @@ import (
 // openAPI makes the server's own API over sandboxes, which are those that rules hold for.
 func (c *core) openAPI(sandboxes sandbox.Sandboxes) *api.API {
 	return api.New(api.Options{
-		Store: c.store, Sandboxes: sandboxes, Desk: c.gate.desk, Networks: networks{c.gate.guard},
+		Store: c.store, Sandboxes: sandboxes, Desk: revoking{c.gate.desk, c.gate.guard}, Networks: networks{c.gate.guard},
 		Rules: newLiveRules(c.store, c.gate.guard, c.gate.audit), Vault: c.gate.secrets, AuditDir: audit.Dir(c.config.Data), Log: c.log,
 	})
+}
+
+// revoking is a desk whose grants are taken back from what is open, too.
+type revoking struct {
+	*approval.Desk
+	guard *guard.Guard
+}
+
+// Revoke implements api.Desk.
+func (r revoking) Revoke(ctx context.Context, id string) (approval.Grant, error) {
+	grant, err := r.Desk.Revoke(ctx, id)
+	if err == nil {
+		r.guard.Recheck()
+	}
+	return grant, err
 }
 
 // recorded has the calls of an API be written into the audit log.

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -74,7 +75,9 @@ func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v po
 		if hold.Answer != nil {
 			o.reason = "approved by " + hold.Answer.Approver
 		}
-		once.add(hash)
+		if hold.Answer == nil || cmp.Or(hold.Answer.Reach, approval.Once) == approval.Once {
+			once.add(hash)
+		}
 	case hold.State == approval.Expired:
 		o.reason = "a person was asked and nobody answered in time"
 	default:

@@ -99,14 +99,15 @@ func (g *Guard) Reload(ctx context.Context) error {
 	}
 	opened := g.openedBy(tables)
 	g.opened.Store(&opened)
-	g.recheckAll()
+	g.Recheck()
 	return nil
 }
 
 // Book has the tables of all scopes but those of sandboxes.
 func (g *Guard) Book() *policy.Book { return &g.book }
 
-func (g *Guard) recheckAll() {
+// Recheck has all open connections judged again, as after a grant was taken back.
+func (g *Guard) Recheck() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n := range g.networks {
