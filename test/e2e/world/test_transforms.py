@@ -100,3 +100,14 @@ def test_a_server_that_nobody_trusts_is_not_talked_to(changeable, world):
 def test_a_rule_with_a_secret_that_is_not_there_is_refused(changeable, world):
     with pytest.raises(Exception, match="nowhere"):
         changeable.update_network({"rules": {"good.example": [{"transform": {"headers": {"X": "${e2b.secrets.nowhere}"}}}]}})
+
+
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+def test_within_a_connection_to_one_host_there_is_no_other(changeable, world, version):
+    """Domain fronting: both names are at one address, and only one of them is allowed."""
+    changeable.update_network({"allow_out": ["open.cdn.example"], "deny_out": [ALL_TRAFFIC],
+                               "rules": {"open.cdn.example": [{"transform": {"headers": {"X-Added": "1"}}}]}})
+    assert reaches(changeable, "https://open.cdn.example/")
+    status, _ = fetch(changeable, "https://open.cdn.example/fronted", version, "-H", "Host: hidden.cdn.example")
+    assert status in (403, 421)
+    assert world.origin.requests("/fronted") == [] and world.origin.requests(host="hidden") == []
