@@ -145,15 +145,10 @@ func (e *entry) fits(req *http.Request, host, place string) bool {
 	return slices.ContainsFunc(e.bounds, func(b bound) bool { return b.fits(req, host, place) })
 }
 
-// findSets looks for the headers that transforms set. Of those that name one header the
-// last has its say.
+// findSets looks for the headers that the host's transform sets.
 func (r *rewrite) findSets() {
-	for _, rule := range r.view.rules {
-		if !rule.fits(r.host) {
-			continue
-		}
-		for _, h := range rule.headers {
-			r.sets = slices.DeleteFunc(r.sets, func(s set) bool { return s.name == h.name })
+	if i := slices.IndexFunc(r.view.rules, func(rule rule) bool { return rule.fits(r.host) }); i >= 0 {
+		for _, h := range r.view.rules[i].headers {
 			s := set{header: h, secrets: map[string]*entry{}}
 			for _, name := range h.secrets {
 				s.secrets[name] = r.view.named[name]

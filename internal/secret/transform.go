@@ -42,8 +42,9 @@ func (r *rule) fits(host string) bool {
 	return r.match.Fits(policy.Action{Kind: policy.Secret, Host: host}) == policy.Yes
 }
 
-// compileRules makes transforms ready, by host, those of patterns before those of names,
-// which so have the last word.
+// compileRules makes transforms ready, those that come first for a host first: of names,
+// then of patterns, the longest first. That order, and that they are not merged, is
+// E2B's.
 func compileRules(transforms map[string]Transform) ([]rule, error) {
 	if len(transforms) > maxRules {
 		return nil, invalid("rules: %d hosts are possible, not %d", maxRules, len(transforms))
@@ -66,11 +67,11 @@ func compileRules(transforms map[string]Transform) ([]rule, error) {
 	slices.SortFunc(rules, func(a, b rule) int {
 		wild := func(r rule) int {
 			if strings.HasPrefix(r.pattern, "*") {
-				return 0
+				return 1
 			}
-			return 1
+			return 0
 		}
-		return cmp.Or(wild(a)-wild(b), len(a.pattern)-len(b.pattern), cmp.Compare(a.pattern, b.pattern))
+		return cmp.Or(wild(a)-wild(b), len(b.pattern)-len(a.pattern), cmp.Compare(a.pattern, b.pattern))
 	})
 	return rules, nil
 }
