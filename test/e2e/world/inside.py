@@ -13,7 +13,7 @@ try:
         if tls:
             context = ssl._create_unverified_context()
             peer = context.wrap_socket(peer, server_hostname=tls[1] if len(tls) > 1 else None)
-        peer.settimeout(2)
+        peer.settimeout(1)
         peer.sendall(bytes.fromhex(data))
         while chunk := peer.recv(65536):
             sys.stdout.buffer.write(chunk)
