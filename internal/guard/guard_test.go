@@ -228,3 +228,31 @@ func TestRefusalsAreKeptForWhoAsks(t *testing.T) {
 	w.OnEvent(sandbox.Event{Kind: sandbox.EventEnded, Info: sandbox.Info{ID: "i1"}})
 	require.Empty(t, w.Refusals("i1"))
 }
+
+func TestAPersonIsAskedAboutTheHostAndNotEachPage(t *testing.T) {
+	posts := policy.Table{
+		Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Ask},
+		Rules: []policy.Rule{{Name: "reads", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Host: []string{"docs.example.com"}, Method: []string{"GET"}}}}},
+	}
+	d := &desk{state: approval.Approved}
+	w := newWorld(t, d, posts)
+	request := func(host, method, path string) {
+		r := gateway.Request{Protocol: gateway.HTTP, Destination: at("93.184.216.34:80"), Name: host, Names: []string{host}, Method: method, Path: path}
+		require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), r).Verdict)
+	}
+	request("example.com", "GET", "/a")
+	request("example.com", "POST", "/b")
+	require.Len(t, d.asked, 2)
+	require.Equal(t, d.asked[0], d.asked[1])
+	request("docs.example.com", "GET", "/a")
+	require.Len(t, d.asked, 2, "a rule allows it")
+	request("docs.example.com", "POST", "/a")
+	require.Equal(t, "POST", d.asked[2].Method, "what is requested makes the difference here")
+}
+
+func TestAProxyWhereSandboxesMayNotGoIsRefused(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.Sandboxes(nil).Create(t.Context(), sandbox.CreateRequest{Network: sandbox.NetworkOptions{Proxy: &sandbox.EgressProxy{Kind: "socks5", Address: "10.0.0.7:1080"}}})
+	var invalid *sandbox.InvalidError
+	require.ErrorAs(t, err, &invalid)
+}

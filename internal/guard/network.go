@@ -414,7 +414,15 @@ func (n judge) request(ctx context.Context, st *standing, r gateway.Request) gat
 	if d, refused := n.below(st, r, a); refused {
 		return d
 	}
-	return n.finish(ctx, st, r, a, n.set(st).Judge(a))
+	set := n.set(st)
+	// Where the rules do not care what is requested, a person is asked about the host:
+	// once for all its pages.
+	host := a
+	host.Method, host.Path, host.Unknown = "", "", host.Unknown|policy.RequestField
+	if v := set.Judge(host); v.Decision == policy.Ask {
+		return n.finish(ctx, st, r, host, v)
+	}
+	return n.finish(ctx, st, r, a, set.Judge(a))
 }
 
 // finish settles a verdict on something of which all is known that will be. Should the

@@ -40,6 +40,9 @@ func (s *guarded) Create(ctx context.Context, req sandbox.CreateRequest) (sandbo
 	} else if !errors.Is(err, store.ErrNotFound) { // else the manager says it in its words
 		return sandbox.Info{}, err
 	}
+	if err := s.guard.checkNetwork(ctx, req.KeyID, req.Network); err != nil {
+		return sandbox.Info{}, err
+	}
 	if err := s.guard.giveSecrets(ctx, &req); err != nil {
 		return sandbox.Info{}, err
 	}
@@ -101,11 +104,11 @@ func (s *guarded) Snapshot(ctx context.Context, id string, req sandbox.SnapshotR
 	return s.Sandboxes.Snapshot(ctx, id, req)
 }
 
-// SetNetwork checks that there are the secrets that headers name.
+// SetNetwork checks the options first.
 func (s *guarded) SetNetwork(ctx context.Context, id string, options sandbox.NetworkOptions) (sandbox.Info, error) {
 	info, err := s.Get(id)
 	if err == nil {
-		err = s.guard.checkHeaders(ctx, info.KeyID, options)
+		err = s.guard.checkNetwork(ctx, info.KeyID, options)
 	}
 	if err != nil {
 		return sandbox.Info{}, err

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/tombolo-dev/tombolo/internal/audit"
@@ -123,7 +125,22 @@ func (g *Guard) giveSecrets(ctx context.Context, req *sandbox.CreateRequest) err
 		return badSecret("envVars", err)
 	}
 	req.EnvVars, req.Secrets = vars, append(req.Secrets, names...)
-	return g.checkHeaders(ctx, req.KeyID, req.Network)
+	return nil
+}
+
+// checkNetwork checks what only the guard can of network options: that there are the
+// secrets that headers name, and that a proxy is not where sandboxes may not go.
+func (g *Guard) checkNetwork(ctx context.Context, keyID string, o sandbox.NetworkOptions) error {
+	if o.Proxy != nil {
+		host, _, err := net.SplitHostPort(o.Proxy.Address)
+		if err != nil {
+			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy's address %q is not host:port", o.Proxy.Address)}
+		}
+		if addr, err := netip.ParseAddr(host); err == nil && g.floor(addr) != "" {
+			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy %s is at an address that is %s: use one at a public address", o.Proxy.Address, g.floor(addr))}
+		}
+	}
+	return g.checkHeaders(ctx, keyID, o)
 }
 
 func (g *Guard) checkHeaders(ctx context.Context, keyID string, o sandbox.NetworkOptions) error {
