@@ -74,8 +74,8 @@ func signedBy(r *http.Request, token string, now time.Time) bool {
 	if !isSignedFile(r) {
 		return false
 	}
-	signed, ok := parseSigned(r)
-	return ok && !signed.expired(now) && signed.by(token)
+	signed := readSigned(r)
+	return !signed.expired(now) && signed.by(token)
 }
 
 // signedURL is the part of a file URL that is signed: the signature is "v1_" and
@@ -87,8 +87,14 @@ type signedURL struct {
 	expiration    string
 }
 
-// parseSigned returns false when the URL is larger than what is worth hashing.
+// parseSigned returns false when the URL is larger than what is worth hashing for every
+// sandbox.
 func parseSigned(r *http.Request) (signedURL, bool) {
+	s := readSigned(r)
+	return s, len(s.before) <= maxSignedLen && len(s.expiration) <= maxExpirationLen
+}
+
+func readSigned(r *http.Request) signedURL {
 	q := r.URL.Query()
 	s := signedURL{
 		// A '+' that was not escaped has become a space.
@@ -99,7 +105,7 @@ func parseSigned(r *http.Request) (signedURL, bool) {
 	if s.expiration != "" {
 		s.after = ":" + s.expiration
 	}
-	return s, len(s.before) <= maxSignedLen && len(s.expiration) <= maxExpirationLen
+	return s
 }
 
 // by tells in constant time whether the token made the signature.

@@ -178,6 +178,9 @@ func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, 
 		own = &policy.Table{}
 	}
 	v := g.setFor(s, *own).Judge(a)
+	if v.Decision == "" { // nothing more becomes known, so the strictest that it may be counts
+		v.Decision = v.Possible[len(v.Possible)-1]
+	}
 	o := g.settle(ctx, s, a, v, false)
 	actor := g.actor(ctx, s, a.Kind)
 	routine := o.allowed && v.Rule == ""

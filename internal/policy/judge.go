@@ -195,7 +195,7 @@ func (s Set) attribute(v *Verdict, says []say, r rank) {
 // String lists the fields in words.
 func (f Fields) String() string {
 	var words []string
-	for i, name := range [...]string{"the host", "the address", "the port", "the request"} {
+	for i, name := range [...]string{"the host", "the address", "the port", "the request", "the language"} {
 		if f&(1<<i) != 0 {
 			words = append(words, name)
 		}

@@ -138,6 +138,7 @@ func (m Match) Compile(kind Kind) (*Matcher, error) {
 		{c.address != nil, AddressField},
 		{kind != Port && (c.ports != nil || c.protocols != nil), PortField},
 		{c.methods != nil || c.paths != nil, RequestField},
+		{slices.ContainsFunc(c.languages, isLanguage), LanguageField},
 	} {
 		if needed.by {
 			c.needs |= needed.field
@@ -345,7 +346,10 @@ func (c *Matcher) fits(a *Action, question bool) (Fit, Fields) {
 	if unknown&RequestField == 0 && (c.methods != nil && !fitsMethod(c.methods, a.Method) || c.paths != nil && !fitsPath(c.paths, a.Path)) {
 		return No, 0
 	}
-	if a.Kind != Egress && !c.fitsRest(a) {
+	if slices.Contains(c.languages, a.Language) {
+		unknown &^= LanguageField // the context is named
+	}
+	if a.Kind != Egress && !c.fitsRest(a, unknown) {
 		return No, 0
 	}
 	if unknown != 0 {
@@ -362,11 +366,11 @@ func (c *Matcher) fitsConnection(a *Action, unknown Fields) bool {
 				(c.protocols == nil || slices.Contains(c.protocols, a.Protocol)))
 }
 
-func (c *Matcher) fitsRest(a *Action) bool {
+func (c *Matcher) fitsRest(a *Action, unknown Fields) bool {
 	return (c.secrets == nil || fitsText(c.secrets, a.Secret)) &&
 		(c.headers == nil || slices.Contains(c.headers, a.Header)) &&
 		(c.commands == nil || fitsText(c.commands, a.Command)) &&
-		(c.languages == nil || slices.Contains(c.languages, a.Language)) &&
+		(c.languages == nil || unknown&LanguageField != 0 || slices.Contains(c.languages, a.Language)) &&
 		(c.users == nil || slices.Contains(c.users, a.User)) &&
 		(c.files == nil || fitsPath(c.files, a.File)) &&
 		(c.copies == nil || slices.Contains(c.copies, a.Copy)) &&
@@ -374,6 +378,10 @@ func (c *Matcher) fitsRest(a *Action) bool {
 		(c.cpusOver == 0 || a.CPUs > c.cpusOver) &&
 		(c.memoryOver == 0 || a.MemoryBytes > c.memoryOver)
 }
+
+// isLanguage tells a language from a context of code, "context ID", whose language is not
+// known.
+func isLanguage(word string) bool { return !strings.HasPrefix(word, "context ") }
 
 // fitsMethod takes "post" for POST, since servers do.
 func fitsMethod(methods []string, method string) bool {

@@ -61,10 +61,11 @@ type Fields uint8
 // What may be unknown. A field that is known and empty is not there: a connection
 // that is neither TLS nor HTTP has no host but the one its address was looked up by.
 const (
-	HostField    Fields = 1 << iota // Host
-	AddressField                    // Address
-	PortField                       // Port and Protocol
-	RequestField                    // Method and Path
+	HostField     Fields = 1 << iota // Host
+	AddressField                     // Address
+	PortField                        // Port and Protocol
+	RequestField                     // Method and Path
+	LanguageField                    // Language, of code for a context that was made before
 )
 
 // Action is what a sandbox, or a caller of one, is about to do. Fields that do not
@@ -86,8 +87,9 @@ type Action struct {
 	Header string `json:"header,omitempty"` // canonical name of the header it goes into
 
 	// Exec: the command line or the code, whole.
-	Command  string `json:"command,omitempty"`
-	Language string `json:"language,omitempty"` // of code; empty for a command
+	Command string `json:"command,omitempty"`
+	// Language is that of code, or "context ID", of which it is unknown; empty for a command.
+	Language string `json:"language,omitempty"`
 	User     string `json:"user,omitempty"`
 	Cwd      string `json:"cwd,omitempty"`
 

@@ -28,6 +28,8 @@ type Info struct {
 	DiskBytes    int64             `json:"diskBytes"`
 	Metadata     map[string]string `json:"metadata,omitempty"`
 	AccessToken  string            `json:"accessToken,omitempty"` // of the agent in it
+	// User is whom requests act as that name nobody. Empty is "user".
+	User string `json:"user,omitempty"`
 	// ExecutionID names the run: it changes with every resume.
 	ExecutionID string         `json:"executionID,omitempty"`
 	Lifecycle   Lifecycle      `json:"lifecycle"`
