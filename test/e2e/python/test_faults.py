@@ -64,8 +64,9 @@ def test_a_sandbox_whose_engine_dies_ends_with_a_reason(serve, data):
         sandbox.commands.run("true")
     with pytest.raises(NotFoundException):
         sandbox.get_info()
-    ended, = [ended for ended in as_json("sandbox", "list", "--all", "--data", str(data)) if ended["id"] == sandbox.sandbox_id]
-    assert ended["reason"]
+    # It is gone for its callers at once; its record says why when it was taken down.
+    records = lambda: as_json("sandbox", "list", "--all", "--data", str(data))
+    eventually(lambda: any(r["id"] == sandbox.sandbox_id and r.get("reason") for r in records()), 10, "its record says why it ended")
     expect_nothing_left(data)
     with Sandbox.create(**options) as fresh:
         assert fresh.is_running()

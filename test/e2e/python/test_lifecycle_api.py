@@ -163,7 +163,9 @@ def test_the_default_is_to_kill(box):
     {"network": {"maskRequestHost": "not a host"}},
     {"network": {"maskRequestHost": "a\r\nb"}},
     {"network": {"allowPublicTraffic": "no"}},
-    {"network": {"allowOut": ["10.0.0.0/8"]}},
+    {"network": {"allowOut": ["10.0.0.0/33"]}},
+    {"network": {"denyOut": ["example.com"]}},
+    {"network": {"noSuchOption": ["10.0.0.0/8"]}},
     {"autoPause": "yes"},
 ])
 def test_options_that_cannot_be_are_refused(body):
