@@ -163,7 +163,7 @@ func printHold(h approval.Hold) {
 	line("template", cmp.Or(h.Subject.TemplateName, h.Subject.TemplateID))
 	line("rule", fmt.Sprintf("%s of %s", h.Rule, h.Scope))
 	line("because", visible(h.Reason))
-	line("asked", fmt.Sprintf("%s, %d times", when(h.CreatedAt), h.Count))
+	line("asked", when(h.CreatedAt)+times(h.Count))
 	line("deadline", when(h.Deadline))
 	if h.Proposed != nil {
 		line("proposed", words(h.Proposed.Match)+" (the sandbox says: "+visible(h.Proposed.Reason)+")")
@@ -171,6 +171,14 @@ func printHold(h approval.Hold) {
 	if a := h.Answer; a != nil {
 		line("answer", fmt.Sprintf("%s by %s at %s %s", h.State, a.Approver, when(a.At), visible(a.Reason)))
 	}
+}
+
+// times says how often, when that is more than once.
+func times(n int) string {
+	if n < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", %d times", n)
 }
 
 // visible writes what does not show on a terminal, or changes how the rest shows, as

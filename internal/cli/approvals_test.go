@@ -107,7 +107,7 @@ func TestApprovals(t *testing.T) {
 	require.Contains(t, shown, "i1")
 	require.Contains(t, shown, "hash")
 	said := a.run(0, "approve", id, "--reason", "as agreed").stdout
-	require.Contains(t, said, "approved once: egress once.example:443")
+	require.Contains(t, said, "approved once: egress tcp once.example:443")
 	h := <-done
 	require.Equal(t, approval.Approved, h.State)
 	require.Equal(t, "as agreed", h.Answer.Reason)

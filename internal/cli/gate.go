@@ -80,7 +80,7 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 	g.guard, err = guard.New(ctx, guard.Config{
 		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Vault: g.secrets, Interceptor: g.interceptor, Actor: actorOf, Log: log,
 		OnRefusal: tellRefusals(g.refusals), OnStray: g.tellStray,
-		Inside: func(n *guard.Network) http.Handler { return n.Page(g.desk, authority.PEM()) },
+		Inside: func(n *guard.Network) http.Handler { return n.Page(authority.PEM()) },
 	})
 	return g, err
 }

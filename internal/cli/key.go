@@ -277,7 +277,7 @@ func limits(k store.Key) string {
 func newKeyDelete() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME|ID",
-		Short: "Delete a key and its webhooks: it is refused from now on; its sandboxes and snapshots stay",
+		Short: "Delete a key, its webhooks and secrets: it is refused from now on; its sandboxes and snapshots stay",
 		Args:  cobra.ExactArgs(1),
 		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
 			err := records.DeleteKey(cmd.Context(), args[0])

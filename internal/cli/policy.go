@@ -277,7 +277,7 @@ func newPolicyExplain() *cobra.Command {
 
   egress https://api.example.com/v1/x POST    a request; GET where no method is given
   egress github.com:22                        a connection, of which no request is known
-  egress github.com:22 opaque                 one that is neither TLS nor HTTP
+  egress tcp github.com:22                    one of which no request is seen: TLS that passes unseen, or neither
   egress udp 1.1.1.1:53                       datagrams
   egress api.example.com                      a name, whatever comes of it
   secret github https://api.github.com/user Authorization

@@ -28,6 +28,15 @@ func printJSON(v any) error {
 func printTable(headings []string, rows [][]string) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, strings.ToUpper(strings.Join(headings, "\t")))
+	return flushRows(w, rows)
+}
+
+// printColumns prints rows in columns, without headings.
+func printColumns(rows [][]string) error {
+	return flushRows(tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0), rows)
+}
+
+func flushRows(w *tabwriter.Writer, rows [][]string) error {
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}

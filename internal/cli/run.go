@@ -14,6 +14,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -23,6 +24,7 @@ func newRun() *cobra.Command {
 	var env map[string]string
 	var network networkFlags
 	var mounts []string
+	var key string
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG ...]",
 		Short: "Run one command in a throw-away sandbox",
@@ -32,7 +34,12 @@ run: without one the sandbox is started by this process, and a template that is
 missing is built first.
 
   tombolo run -- python3 -c 'print(42)'
-  tar c . | tombolo run -- sh -c 'tar x && make test'`,
+  tar c . | tombolo run -- sh -c 'tar x && make test'
+  tombolo run --allow pypi.org --allow files.pythonhosted.org -- pip download six
+  tombolo run --key default -e GITHUB_TOKEN='${e2b.secrets.github}' -- ./work
+
+With --key the sandbox belongs to that key: it counts for its limits, is held to its
+rules, and may use its secrets. Without, it belongs to none.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			if timeout <= 0 {
@@ -50,12 +57,17 @@ missing is built first.
 			if err != nil {
 				return err
 			}
+			owner, err := ownerOf(cmd.Context(), c, key, env)
+			if err != nil {
+				return err
+			}
 			host, err := openHost(cmd.Context(), c, template)
 			if err != nil {
 				return err
 			}
 			err = host.runOnce(cmd.Context(), sandbox.CreateRequest{
 				Template: template,
+				KeyID:    owner,
 				Timeout:  timeout,
 				EnvVars:  env,
 				Network:  options,
@@ -71,7 +83,27 @@ missing is built first.
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the template's)")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the template's)")
 	network.add(cmd)
+	cmd.Flags().StringVar(&key, "key", "", "name or id of the key that the sandbox belongs to (default: none)")
 	return cmd
+}
+
+// ownerOf is the id of the key that a sandbox is to belong to; no key has no secrets.
+func ownerOf(ctx context.Context, c config, key string, env map[string]string) (string, error) {
+	if key == "" {
+		for name, value := range env {
+			if secret.Refers(value) {
+				return "", fmt.Errorf("--env %s names a secret, and secrets belong to keys: say whose, as in --key default", name)
+			}
+		}
+		return "", nil
+	}
+	records, err := openStore(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	defer records.Close()
+	found, err := findKey(ctx, records, key)
+	return found.ID, err
 }
 
 // host is who makes sandboxes for this command: the server, or this process.

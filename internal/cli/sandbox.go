@@ -114,14 +114,14 @@ func listRecords(ctx context.Context, records *sqlite.Store, asJSON bool) error 
 func newSandboxCreate() *cobra.Command {
 	var asJSON, autoResume, private bool
 	var network networkFlags
-	var template, onTimeout string
+	var template, onTimeout, key string
 	var timeout time.Duration
 	var env, metadata map[string]string
 	var mounts []string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox and print its id",
-		Long: `Create a sandbox of the default key and print its id.
+		Long: `Create a sandbox of a key, with its rules, limits and secrets, and print its id.
 
 A --private sandbox answers on its ports only to requests that have its traffic
 token in the header E2B-Traffic-Access-Token. --json prints it, now and never again.`,
@@ -135,7 +135,10 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			if err != nil {
 				return err
 			}
-			key, err := defaultKeyID(cmd.Context(), c)
+			owner, err := defaultKeyID(cmd.Context(), c)
+			if cmd.Flags().Changed("key") {
+				owner, err = ownerOf(cmd.Context(), c, key, nil)
+			}
 			if err != nil {
 				return err
 			}
@@ -151,7 +154,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
 					Template:  template,
-					KeyID:     key,
+					KeyID:     owner,
 					Timeout:   timeout,
 					EnvVars:   env,
 					Metadata:  metadata,
@@ -180,6 +183,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 	cmd.Flags().StringVar(&onTimeout, "on-timeout", "kill", "what happens after --timeout: kill, or pause, which keeps memory and files")
 	cmd.Flags().BoolVar(&autoResume, "auto-resume", false, "let a request to the paused sandbox resume it; needs --on-timeout pause")
 	network.add(cmd)
+	cmd.Flags().StringVar(&key, "key", "default", "name or id of the key that the sandbox belongs to")
 	cmd.Flags().BoolVar(&private, "private", false, "close its ports to requests without its traffic token")
 	addJSONFlag(cmd, &asJSON)
 	return cmd

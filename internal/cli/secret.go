@@ -301,13 +301,13 @@ func newSecretShow() *cobra.Command {
 			return printJSON(s)
 		}
 		rows := [][]string{
-			{"id", s.ID}, {"version", fmt.Sprint(s.Version)}, {"placeholder", s.Placeholder},
+			{"name", s.Name}, {"id", s.ID}, {"version", fmt.Sprint(s.Version)}, {"placeholder", s.Placeholder},
 			{"created", when(s.CreatedAt)}, {"changed", when(s.UpdatedAt)}, {"goes to", whereTo(s)},
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Metadata)) {
 			rows = append(rows, []string{"metadata " + name, s.Metadata[name]})
 		}
-		return printTable([]string{"name", s.Name}, rows)
+		return printColumns(rows)
 	})
 	addKeyFlag(cmd, &key)
 	addJSONFlag(cmd, &asJSON)

@@ -34,6 +34,9 @@ type Desk interface {
 	Ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, patience time.Duration) (approval.Hold, error)
 	// Forget drops what belongs to a sandbox that has ended.
 	Forget(sandboxID string)
+	// List and Propose are for code inside, see [Network.Page].
+	List(ctx context.Context, f approval.Filter) ([]approval.Hold, error)
+	Propose(ctx context.Context, id string, p approval.Proposal) (approval.Hold, error)
 }
 
 // Config is what a guard works with.
@@ -130,26 +133,15 @@ func (g *Guard) openedBy(tables []policy.Table) []netip.Prefix {
 			}
 			for _, match := range rule.Match {
 				for _, text := range match.Address {
-					prefix, err := parsePrefix(text)
+					prefix, err := policy.ParsePrefix(text)
 					if err == nil && g.public.Refuses(prefix.Addr()) != "" && canOpen(prefix) {
-						opened = append(opened, prefix)
+						opened = append(opened, prefix.Masked())
 					}
 				}
 			}
 		}
 	}
 	return opened
-}
-
-func parsePrefix(text string) (netip.Prefix, error) {
-	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return prefix.Masked(), nil
-	}
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }
 
 // canOpen tells whether a range may be opened: it must be within what is private, so

@@ -11,20 +11,13 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
-// Waits tells what waits for people; *approval.Desk is one.
-type Waits interface {
-	List(ctx context.Context, f approval.Filter) ([]approval.Hold, error)
-	Propose(ctx context.Context, id string, p approval.Proposal) (approval.Hold, error)
-}
-
 // Page is what code in the sandbox of this network sees at http://tombolo.internal/.
-// waits may be nil, and ca empty: the certificate of who ends TLS, PEM.
-func (n *Network) Page(waits Waits, ca []byte) http.Handler { return inside.New(&page{n, waits, ca}) }
+// ca is the certificate of who ends TLS, PEM; it may be empty.
+func (n *Network) Page(ca []byte) http.Handler { return inside.New(&page{n, ca}) }
 
 // page implements inside.Sandbox.
 type page struct {
 	network *Network
-	waits   Waits
 	ca      []byte
 }
 
@@ -41,17 +34,19 @@ func (p *page) ID() string {
 func (p *page) Refusals() *inside.Refusals { return &p.network.guard.narrowOf(p.ID()).refusals }
 
 func (p *page) Holds(ctx context.Context) ([]approval.Hold, error) {
-	if p.waits == nil {
+	desk := p.network.guard.config.Desk
+	if desk == nil {
 		return nil, nil
 	}
-	return p.waits.List(ctx, approval.Filter{SandboxID: p.ID(), Most: maxHolds})
+	return desk.List(ctx, approval.Filter{SandboxID: p.ID(), Most: maxHolds})
 }
 
 func (p *page) Propose(ctx context.Context, id string, proposal approval.Proposal) (approval.Hold, error) {
-	if p.waits == nil {
+	desk := p.network.guard.config.Desk
+	if desk == nil {
 		return approval.Hold{}, approval.ErrNotFound
 	}
-	return p.waits.Propose(ctx, id, proposal)
+	return desk.Propose(ctx, id, proposal)
 }
 
 func (p *page) Rules() (tables []policy.Table) {

@@ -140,8 +140,8 @@ func ParseAddress(raw string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// parsePrefix reads an address or a range of them.
-func parsePrefix(raw string) (netip.Prefix, error) {
+// ParsePrefix reads an address or a range of them, strictly. Bits beyond the range stay.
+func ParsePrefix(raw string) (netip.Prefix, error) {
 	if !strings.Contains(raw, "/") {
 		addr, err := ParseAddress(raw)
 		if err != nil {
@@ -270,7 +270,7 @@ type addressSet struct {
 func newAddressSet(ranges []string) (*addressSet, error) {
 	s := &addressSet{}
 	for _, raw := range ranges {
-		prefix, err := parsePrefix(raw)
+		prefix, err := ParsePrefix(raw)
 		if err != nil {
 			return nil, err
 		}

@@ -57,7 +57,7 @@ func TestMatches(t *testing.T) {
 		{policy.Match{Method: []string{"post"}}, "egress https://a.example/ POST", policy.Yes},
 		{policy.Match{Method: []string{"GET"}}, "egress https://a.example/ POST", policy.No},
 		{policy.Match{Method: []string{"GET"}}, "egress a.example:443", policy.Maybe},
-		{policy.Match{Method: []string{"GET"}}, "egress a.example:443 opaque", policy.No},
+		{policy.Match{Method: []string{"GET"}}, "egress tcp a.example:443", policy.No},
 		{policy.Match{Host: []string{"b.example"}, Method: []string{"GET"}}, "egress a.example:443", policy.No},
 		{policy.Match{Path: []string{"/v1"}}, "egress https://a.example/v1/", policy.Yes},
 		{policy.Match{Path: []string{"/v1/"}}, "egress https://a.example/v1", policy.Yes},

@@ -110,7 +110,7 @@ func allowedOut(entries []string, deniedAll bool) (except []Match, err error) {
 
 // lenientPrefix takes ranges that do not begin at their first address, as E2B does.
 func lenientPrefix(entry string) (netip.Prefix, error) {
-	prefix, err := parsePrefix(entry)
+	prefix, err := ParsePrefix(entry)
 	return prefix.Masked(), err
 }
 

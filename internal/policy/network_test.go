@@ -22,7 +22,7 @@ func TestNetworkOptions(t *testing.T) {
 			"egress example.com:443": "deny", "egress udp 192.0.2.7:53": "deny", "egress example.com": "deny", "egress [2001:db8::1]:443": "deny",
 		}},
 		"an allowed address wins over no internet": {policy.Network{AllowOut: []string{"192.0.2.7"}, DenyInternet: true}, verdicts{
-			"egress 192.0.2.7:25 opaque": "allow", "egress udp 192.0.2.7:53": "allow", "egress 192.0.2.8:25": "deny",
+			"egress tcp 192.0.2.7:25": "allow", "egress udp 192.0.2.7:53": "allow", "egress 192.0.2.8:25": "deny",
 		}},
 		"an allowed range wins over a denied one": {policy.Network{AllowOut: []string{"192.0.2.9/25"}, DenyOut: []string{"192.0.2.0/24", "198.51.100.1"}}, verdicts{
 			"egress 192.0.2.7:80": "allow", "egress 192.0.2.200:80": "deny", "egress 198.51.100.1:80": "deny", "egress 203.0.113.1:80": "allow",
@@ -34,7 +34,7 @@ func TestNetworkOptions(t *testing.T) {
 		"names, on the ports of the web": {policy.Network{AllowOut: []string{"API.Example.com.", "*.example.org"}, DenyOut: []string{all}}, verdicts{
 			"egress https://api.example.com/x POST":       "allow",
 			"egress http://api.example.com/x":             "allow",
-			"egress api.example.com:443 opaque":           "allow",
+			"egress tcp api.example.com:443":              "allow",
 			"egress api.example.com:8443":                 "deny",
 			"egress udp api.example.com:443":              "deny", // QUIC
 			"egress x.api.example.com:443":                "deny",

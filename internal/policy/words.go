@@ -17,7 +17,7 @@ import (
 //	egress https://api.example.com/v1/x POST    a request; GET where no method is given
 //	egress api.example.com:8443 POST /v1/x      the same on another port
 //	egress github.com:22                        a connection, of which no request is known yet
-//	egress github.com:22 opaque                 one that is neither TLS nor HTTP
+//	egress tcp github.com:22                    one of which no request is seen: TLS that passes unseen, or neither TLS nor HTTP
 //	egress udp 1.1.1.1:53                       datagrams
 //	egress api.example.com                      a name, whatever comes of it
 //	egress ?:443 at 192.0.2.7                   a connection to an address whose name is not known yet
@@ -179,7 +179,7 @@ func parseHostPort(a *Action, target, protocol string) error {
 	if protocol == "" {
 		a.Protocol = "tcp"
 	}
-	if a.Protocol == "udp" {
+	if protocol != "" {
 		a.Unknown &^= RequestField
 	}
 	var err error
@@ -208,16 +208,13 @@ func parseHost(a *Action, host string) error {
 	return err
 }
 
-// parseRequest reads "opaque", or "METHOD /path".
+// parseRequest reads "METHOD /path", where it is there.
 func parseRequest(a *Action, rest []string) ([]string, error) {
 	switch {
 	case len(rest) == 0:
 		return nil, nil
 	case a.Unknown&PortField != 0:
 		return nil, fmt.Errorf("say the port, as in %s:443", rest[0])
-	case rest[0] == "opaque":
-		a.Unknown &^= RequestField
-		return rest[1:], nil
 	case len(rest) > 1 && a.Protocol == "tcp" && isToken(rest[0]) && strings.HasPrefix(rest[1], "/"):
 		a.Unknown &^= RequestField
 		a.Method, a.Path = strings.ToUpper(rest[0]), path.Clean(rest[1])
@@ -396,7 +393,7 @@ func (a Action) targetWords() []string {
 	case a.Unknown&RequestField != 0:
 		return []string{target}
 	case a.Method == "":
-		return []string{target, "opaque"}
+		return []string{"tcp", target}
 	case a.Unknown&HostField == 0 && (a.Port == 443 || a.Port == 80):
 		u := url.URL{Scheme: "https", Host: host, Path: a.Path}
 		if a.Port == 80 {
@@ -416,6 +413,8 @@ func (a Action) hostWord() string {
 		return a.Host
 	case a.Address.Is6():
 		return "[" + a.Address.String() + "]"
+	case !a.Address.IsValid():
+		return "?"
 	}
 	return a.Address.String()
 }

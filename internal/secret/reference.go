@@ -27,6 +27,9 @@ func fill(text string, value func(name string) string) string {
 	})
 }
 
+// Refers tells whether a text names a secret.
+func Refers(text string) bool { return len(references(text)) > 0 }
+
 // Env puts placeholders in the place of the references ${e2b.secrets.NAME} in
 // variables of a sandbox that a key makes. attached are the ids of the secrets found,
 // for [Vault.Session]. An *InvalidError names a secret that the key does not have.
