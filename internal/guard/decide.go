@@ -100,19 +100,20 @@ func (o outcome) refusal(a policy.Action) Refusal {
 	}
 }
 
+// detail is what a record of an outcome holds besides its own members.
+type detail struct {
+	Action any          `json:"action"`
+	Hold   string       `json:"hold,omitempty"`
+	Scope  policy.Scope `json:"scope,omitzero"`
+}
+
 // record writes an outcome down.
 func (g *Guard) record(s policy.Subject, kind audit.Kind, actor, what string, a policy.Action, o outcome) {
 	decision := string(policy.Deny)
 	if o.allowed {
 		decision = string(policy.Allow)
 	}
-	detail := map[string]any{"action": shortened(a)}
-	if o.verdict.Scope.Kind != "" {
-		detail["scope"] = o.verdict.Scope
-	}
-	if o.hold != "" {
-		detail["hold"] = o.hold
-	}
+	detail := detail{Action: shortened(a), Hold: o.hold, Scope: o.verdict.Scope}
 	raw, err := json.Marshal(detail)
 	if err != nil {
 		raw = nil // strings and numbers always encode

@@ -258,3 +258,23 @@ func TestAProxyWhereSandboxesMayNotGoIsRefused(t *testing.T) {
 	var invalid *sandbox.InvalidError
 	require.ErrorAs(t, err, &invalid)
 }
+
+func TestCallersMeetTheRulesOfTheMoment(t *testing.T) {
+	w := newWorld(t, nil)
+	deny := []policy.Rule{{Name: "no", Kind: policy.Exec, Decision: policy.Deny}}
+	allow := []policy.Rule{{Name: "no", Kind: policy.Exec, Decision: policy.Allow}}
+	broken := []policy.Rule{{Name: "no", Kind: "nothing", Decision: policy.Allow}}
+	starts := func(id string, own policy.Table) bool {
+		return w.Admit(t.Context(), sandbox.Info{ID: id, KeyID: "k1", Rules: own}, policy.Action{Kind: policy.Exec, Command: "ls", User: "user"}) == nil
+	}
+	denies := map[policy.Kind]policy.Decision{policy.Exec: policy.Deny}
+	for range 2 {
+		require.False(t, starts("i1", policy.Table{Rules: deny}))
+		require.True(t, starts("i1", policy.Table{Rules: allow}))
+		require.False(t, starts("i1", policy.Table{Rules: broken}), "what cannot be read closes")
+		require.True(t, starts("i1", policy.Table{Rules: allow}), "and closes no longer than it is there")
+		require.True(t, starts("i2", policy.Table{Rules: allow}))
+		require.True(t, starts("i1", policy.Table{}))
+		require.False(t, starts("i1", policy.Table{Default: denies}), "a default alone is a rule")
+	}
+}

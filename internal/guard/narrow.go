@@ -1,15 +1,19 @@
 package guard
 
 import (
+	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tombolo-dev/tombolo/internal/guard/inside"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 )
 
 // narrow is what the guard keeps of one sandbox, over pauses, until it ends.
 type narrow struct {
 	refusals inside.Refusals
-	once     hashes // of actions that a person approved for this once
+	once     hashes                          // of actions that a person approved for this once
+	rules    atomic.Pointer[policy.Compiled] // its own, as they were when they were last judged by
 
 	mu    sync.Mutex
 	ports map[uint16]bool
@@ -86,4 +90,33 @@ func (g *Guard) Refusals(sandboxID string) []Refusal {
 		return nil
 	}
 	return kept.refusals.List()
+}
+
+// compiled makes the own rules of the sandbox ready to judge by, once for as long as they
+// stay the same. Rules that do not compile deny all: they were checked when they were set,
+// so they are from another version.
+func (k *narrow) compiled(own policy.Table) *policy.Compiled {
+	if kept := k.rules.Load(); kept != nil && sameTable(kept.Table(), own) {
+		return kept
+	}
+	compiled, err := policy.Compile(own)
+	if err != nil {
+		deny := map[policy.Kind]policy.Decision{}
+		for _, kind := range policy.Kinds {
+			deny[kind] = policy.Deny
+		}
+		compiled, _ = policy.Compile(policy.Table{Scope: own.Scope, Default: deny})
+		return compiled
+	}
+	k.rules.Store(compiled)
+	return compiled
+}
+
+// sameTable tells whether two tables have the very same rules in memory, which are replaced
+// as a whole and never changed. It may say no of equal ones.
+func sameTable(a, b policy.Table) bool {
+	if a.Scope != b.Scope || len(a.Rules) != len(b.Rules) || !maps.Equal(a.Default, b.Default) {
+		return false
+	}
+	return len(a.Rules) == 0 || &a.Rules[0] == &b.Rules[0]
 }

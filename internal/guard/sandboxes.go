@@ -157,15 +157,7 @@ func (g *Guard) setFor(s policy.Subject, own policy.Table) policy.Set {
 		return set
 	}
 	own.Scope = policy.Scope{Kind: policy.SandboxScope, ID: s.SandboxID}
-	compiled, err := policy.Compile(own)
-	if err != nil { // checked when it was set, so it is from another version: deny all
-		deny := map[policy.Kind]policy.Decision{}
-		for _, kind := range policy.Kinds {
-			deny[kind] = policy.Deny
-		}
-		compiled, _ = policy.Compile(policy.Table{Scope: own.Scope, Default: deny})
-	}
-	return append(set, compiled)
+	return append(set, g.narrowOf(s.SandboxID).compiled(own))
 }
 
 func (g *Guard) admitFor(ctx context.Context, info sandbox.Info, kind audit.Kind, what string, a policy.Action) error {

@@ -195,3 +195,28 @@ func BenchmarkJudge(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkJudgeRules is one connection that the last of so many rules allows.
+func BenchmarkJudgeRules(b *testing.B) {
+	for _, count := range []int{1, 100} {
+		table := policy.Table{Scope: policy.Scope{Kind: policy.ServerScope}, Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Deny}}
+		for i := range count {
+			table.Rules = append(table.Rules, policy.Rule{
+				Name: fmt.Sprintf("r%d", i), Kind: policy.Egress, Decision: policy.Allow,
+				Match: []policy.Match{{Host: []string{fmt.Sprintf("*.svc%d.example.com", count-1-i)}, Port: []string{"443"}}},
+			})
+		}
+		compiled, err := policy.Compile(table)
+		require.NoError(b, err)
+		a, err := policy.ParseAction("egress https://api.svc0.example.com/ GET")
+		require.NoError(b, err)
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if (policy.Set{compiled}).Judge(a).Decision != policy.Allow {
+					b.Fatal("denied")
+				}
+			}
+		})
+	}
+}
