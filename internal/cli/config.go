@@ -52,6 +52,9 @@ type config struct {
 	MetricsListen string `koanf:"metrics-listen"`
 	OTLPEndpoint  string `koanf:"otlp-endpoint"`
 
+	// EgressProxy is what connections out of sandboxes go through; see parseProxy.
+	EgressProxy string `koanf:"egress-proxy"`
+
 	AuditKeep string `koanf:"audit-keep"`
 	// AuditProcesses records every program that is started in a sandbox.
 	AuditProcesses bool `koanf:"audit-processes"`
@@ -73,6 +76,7 @@ func addConfigFlags(root *cobra.Command) {
 	flags.StringSlice("private-registry", nil, "HOST:PORT of a registry on a private address that images may come from, over http too; repeatable")
 	flags.String("platform", "systrap", "how gVisor intercepts system calls: systrap or kvm")
 	flags.String("volume-size", image.Size(volume.DefaultSize).String(), "what may be in a volume that is made without a size")
+	flags.String("egress-proxy", "", "proxy that connections out of sandboxes go through, socks5://HOST:PORT or http://HOST:PORT; with a password, set TOMBOLO_EGRESS_PROXY instead")
 	flags.Bool("audit-processes", true, "record every program that is started in a sandbox in the audit log")
 	flags.String("log-level", "warn", "debug, info, warn or error")
 }

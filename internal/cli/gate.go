@@ -77,7 +77,12 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 	}
 	g.watchSecrets(ctx)
 	g.refusals = event.NewRefusals(events)
+	proxy, err := parseProxy(c.EgressProxy)
+	if err != nil {
+		return g, err
+	}
 	g.guard, err = guard.New(ctx, guard.Config{
+		Proxy: proxy,
 		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Vault: g.secrets, Interceptor: g.interceptor, Actor: actorOf, Log: log,
 		OnRefusal: tellRefusals(g.refusals), OnStray: g.tellStray,
 		Inside: func(n *guard.Network) http.Handler { return n.Page(authority.PEM()) },
