@@ -63,7 +63,7 @@ func (n *Network) addressesOf(ctx context.Context, r Request) ([]netip.Addr, err
 		}
 		return []netip.Addr{addr}, nil
 	}
-	found, err := n.lookup(ctx, r.Name, r.Destination.Port())
+	found, err := n.lookup(ctx, r.Name, r.Destination.Port(), r.Protocol == UDP)
 	if err != nil {
 		return nil, &leadsNowhere{err}
 	}
@@ -75,8 +75,9 @@ func (n *Network) addressesOf(ctx context.Context, r Request) ([]netip.Addr, err
 type leadsNowhere struct{ error }
 
 // lookup asks the name servers for the addresses of a name that may be asked for, and
-// remembers those that the policy lets through; never none without an error.
-func (n *Network) lookup(ctx context.Context, name string, port uint16) ([]netip.Addr, error) {
+// remembers those that the policy lets through; never none without an error. port is that
+// of a connection, or of datagrams, to it; 0 when there is none yet.
+func (n *Network) lookup(ctx context.Context, name string, port uint16, datagrams bool) ([]netip.Addr, error) {
 	question := dnsQuestion(name)
 	answer, err := n.resolvers.ask(ctx, question, false)
 	if err != nil {
@@ -85,7 +86,7 @@ func (n *Network) lookup(ctx context.Context, name string, port uint16) ([]netip
 	var found []netip.Addr
 	denied := ""
 	for _, addr := range addressesIn(answer.Answer) {
-		d := n.decide(ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, port), Name: name})
+		d := n.decide(ctx, Request{Protocol: DNSAnswer, Destination: netip.AddrPortFrom(addr, port), Name: name, Datagrams: datagrams})
 		if !d.Allowed() {
 			denied = d.Reason
 			continue

@@ -175,7 +175,7 @@ func (n *Network) judgeNamed(ctx context.Context, r Request, decide func(Request
 
 // leadsTo asks the name servers.
 func (n *Network) leadsTo(ctx context.Context, r Request) bool {
-	found, _ := n.lookup(ctx, r.Name, 0) // without an answer it leads nowhere
+	found, _ := n.lookup(ctx, r.Name, 0, false) // without an answer it leads nowhere
 	for _, addr := range found {
 		if addr == r.Destination.Addr() {
 			return true

@@ -55,6 +55,9 @@ type Request struct {
 	// it is no event.
 	Again bool
 
+	// Datagrams: of DNSAnswer with a port, the address is to be sent datagrams.
+	Datagrams bool
+
 	// Of HTTP.
 	Method, Path string // Path is decoded and cleaned, without query
 	Encrypted    bool   // within TLS

@@ -73,8 +73,9 @@ type Guard struct {
 	config Config
 	public *gateway.Public
 	book   policy.Book
-	// opened are addresses that are not public and that rules of the server allow by name.
-	opened atomic.Pointer[[]netip.Prefix]
+	// opened says what of addresses that are not public may be reached: it denies all but what
+	// rules of the server allow that name such addresses.
+	opened atomic.Pointer[policy.Compiled]
 
 	mu       sync.Mutex
 	networks map[*Network]struct{}
@@ -100,8 +101,11 @@ func (g *Guard) Reload(ctx context.Context) error {
 	if err := g.book.Replace(tables); err != nil {
 		return err
 	}
-	opened := g.openedBy(tables)
-	g.opened.Store(&opened)
+	opened, err := policy.Compile(g.openedBy(tables))
+	if err != nil {
+		return err
+	}
+	g.opened.Store(opened)
 	g.Recheck()
 	return nil
 }
@@ -118,11 +122,15 @@ func (g *Guard) Recheck() {
 	}
 }
 
-// openedBy finds the addresses that rules of the server allow although they are not
-// public. Only a rule that names them does: one for all addresses opens none of these.
-// What is never opened is loopback and link-local, where clouds keep metadata.
-func (g *Guard) openedBy(tables []policy.Table) []netip.Prefix {
-	var opened []netip.Prefix
+// openedBy is the table of what rules of the server allow at addresses that are not
+// public. Only a rule that names them does, for the ports and hosts that it is about: one for
+// all addresses opens none of these. What is never opened is loopback and link-local, where
+// clouds keep metadata.
+func (g *Guard) openedBy(tables []policy.Table) policy.Table {
+	opened := policy.Table{
+		Scope:   policy.Scope{Kind: policy.ServerScope},
+		Default: map[policy.Kind]policy.Decision{policy.Egress: policy.Deny},
+	}
 	for _, table := range tables {
 		if table.Scope.Kind != policy.ServerScope {
 			continue
@@ -131,17 +139,30 @@ func (g *Guard) openedBy(tables []policy.Table) []netip.Prefix {
 			if rule.Kind != policy.Egress || rule.Decision != policy.Allow {
 				continue
 			}
-			for _, match := range rule.Match {
-				for _, text := range match.Address {
-					prefix, err := policy.ParsePrefix(text)
-					if err == nil && g.public.Refuses(prefix.Addr()) != "" && canOpen(prefix) {
-						opened = append(opened, prefix.Masked())
-					}
-				}
+			rule.Matches, rule.MatchesNot = nil, nil // they are of the whole rule
+			if rule.Match = g.opening(rule.Match); len(rule.Match) > 0 {
+				opened.Rules = append(opened.Rules, rule)
 			}
 		}
 	}
 	return opened
+}
+
+// opening is what of some matches is about addresses that may be opened.
+func (g *Guard) opening(matches []policy.Match) (opening []policy.Match) {
+	for _, match := range matches {
+		var addresses []string
+		for _, text := range match.Address {
+			prefix, err := policy.ParsePrefix(text)
+			if err == nil && g.public.Refuses(prefix.Addr()) != "" && canOpen(prefix) {
+				addresses = append(addresses, text)
+			}
+		}
+		if match.Address = addresses; len(addresses) > 0 {
+			opening = append(opening, match)
+		}
+	}
+	return opening
 }
 
 // canOpen tells whether a range may be opened: it must be within what is private, so
@@ -160,17 +181,21 @@ var openable = []netip.Prefix{
 	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("198.18.0.0/15"),
 }
 
-// floor says why no rule can allow an address, or "": it is not public, and no rule
-// of the server names it.
-func (g *Guard) floor(addr netip.Addr) string {
-	why := g.public.Refuses(addr)
-	if why == "" {
+// floor says why no rule can allow an action, or "": its address is not public, and no rule
+// of the server that names it may be about it.
+func (g *Guard) floor(a policy.Action) string {
+	why := g.public.Refuses(a.Address)
+	if why == "" || (policy.Set{g.opened.Load()}).Judge(a).Decision != policy.Deny {
 		return ""
 	}
-	for _, prefix := range *g.opened.Load() {
-		if prefix.Contains(addr) {
-			return ""
-		}
-	}
 	return why
+}
+
+// floorOfProxy is floor for a connection to a proxy; port 0 is any.
+func (g *Guard) floorOfProxy(addr netip.Addr, port uint16) string {
+	a := policy.Action{Kind: policy.Egress, Protocol: "tcp", Address: addr, Port: port, Unknown: policy.HostField | policy.RequestField}
+	if port == 0 {
+		a.Unknown |= policy.PortField
+	}
+	return g.floor(a)
 }

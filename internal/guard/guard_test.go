@@ -103,6 +103,12 @@ func TestDecisions(t *testing.T) {
 		Scope: server,
 		Rules: []policy.Rule{{Name: "database", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"10.9.0.0/16"}}}}},
 	}
+	database := policy.Table{
+		Scope: server,
+		Rules: []policy.Rule{{Name: "database", Kind: policy.Egress, Decision: policy.Allow,
+			Match:   []policy.Match{{Host: []string{"db.example"}, Address: []string{"10.9.0.5", "0.0.0.0/0"}, Port: []string{"5432"}}, {Address: []string{"10.9.0.6"}, Port: []string{"53"}, Protocol: []string{"udp"}}},
+			Matches: []string{"egress db.example:5432 at 93.184.216.34"}}},
+	}
 	metadata := policy.Table{
 		Scope: server,
 		Rules: []policy.Rule{{Name: "all", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"169.254.169.254", "0.0.0.0/0", "127.0.0.1"}}}}},
@@ -131,6 +137,15 @@ func TestDecisions(t *testing.T) {
 		{"nor a rule for all addresses", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("10.1.2.3:80"), gateway.Deny},
 		{"a rule of the server opens a private range that it names", []policy.Table{private}, sandbox.NetworkOptions{}, tcp("10.9.1.1:5432"), gateway.Allow},
 		{"and nothing beside it", []policy.Table{private}, sandbox.NetworkOptions{}, tcp("10.8.1.1:5432"), gateway.Deny},
+		{"nor for another port than the rule's", []policy.Table{database}, sandbox.NetworkOptions{}, tcp("10.9.0.5:22", "db.example"), gateway.Deny},
+		{"the rule's port has to say its name", []policy.Table{database}, sandbox.NetworkOptions{}, tcp("10.9.0.5:5432", "db.example"), gateway.Inspect},
+		{"which leads there", []policy.Table{database}, sandbox.NetworkOptions{}, named(gateway.Opaque, "10.9.0.5:5432", "db.example"), gateway.Allow},
+		{"while another does not", []policy.Table{database}, sandbox.NetworkOptions{}, named(gateway.Opaque, "10.9.0.5:5432", "evil.com"), gateway.Deny},
+		{"nor in TLS", []policy.Table{database}, sandbox.NetworkOptions{}, named(gateway.TLS, "10.9.0.5:5432", "evil.com"), gateway.Deny},
+		{"nor in a request", []policy.Table{database}, sandbox.NetworkOptions{}, named(gateway.HTTP, "10.9.0.5:5432", "evil.com"), gateway.Deny},
+		{"nor by datagrams", []policy.Table{database}, sandbox.NetworkOptions{}, named(gateway.UDP, "10.9.0.5:5432", "db.example"), gateway.Deny},
+		{"unless they are what is opened", []policy.Table{database}, sandbox.NetworkOptions{}, named(gateway.UDP, "10.9.0.6:53", ""), gateway.Allow},
+		{"and those alone", []policy.Table{database}, sandbox.NetworkOptions{}, tcp("10.9.0.6:53"), gateway.Deny},
 		{"offline is offline", nil, denyAll, tcp("93.184.216.34:443"), gateway.Deny},
 		{"and knows no names", nil, denyAll, gateway.Request{Protocol: gateway.DNS, Name: "example.com"}, gateway.Deny},
 		{"an allowed name may be asked for", nil, name, gateway.Request{Protocol: gateway.DNS, Name: "example.com"}, gateway.Allow},
@@ -167,6 +182,35 @@ func TestDecisions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The address of a name is given to programs only where something may be reached there.
+func TestNamesLeadToWhatIsOpened(t *testing.T) {
+	w := newWorld(t, nil, policy.Table{Scope: server, Rules: []policy.Rule{{Name: "db", Kind: policy.Egress, Decision: policy.Allow,
+		Match: []policy.Match{{Host: []string{"db.example"}, Address: []string{"10.9.0.5"}, Port: []string{"5432"}}}}}})
+	for _, row := range []struct {
+		name, to string
+		want     gateway.Verdict
+	}{
+		{"db.example", "10.9.0.5:0", gateway.Allow},
+		{"db.example", "10.9.0.5:5432", gateway.Allow},
+		{"db.example", "10.9.0.5:22", gateway.Deny}, // of a name that was held
+		{"db.example", "10.9.0.6:0", gateway.Deny},
+		{"evil.com", "10.9.0.5:0", gateway.Deny}, // rebinding
+	} {
+		d := w.policy.Decide(t.Context(), gateway.Request{Protocol: gateway.DNSAnswer, Name: row.name, Destination: at(row.to)})
+		require.Equal(t, row.want, d.Verdict, "%v %+v", row, d)
+	}
+}
+
+// What was held is judged by its address as what it is, datagrams too.
+func TestDatagramsToAHeldNameAreJudgedByItsAddress(t *testing.T) {
+	w := newWorld(t, nil, policy.Table{Scope: server, Rules: []policy.Rule{{Name: "no-udp", Kind: policy.Egress, Decision: policy.Deny,
+		Match: []policy.Match{{Address: []string{"93.184.216.0/24"}, Protocol: []string{"udp"}}}}}})
+	r := gateway.Request{Protocol: gateway.DNSAnswer, Name: "example.com", Destination: at("93.184.216.34:53")}
+	require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), r).Verdict)
+	r.Datagrams = true
+	require.Equal(t, gateway.Deny, w.policy.Decide(t.Context(), r).Verdict)
 }
 
 // desk answers each question in one way.

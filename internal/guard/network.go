@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -93,7 +95,7 @@ func (n *Network) OwnerChanged() {
 // apply has the gateway keep to what the options say besides what may be reached.
 func (n *Network) apply(o sandbox.NetworkOptions) {
 	n.SetLimits(gateway.Limits{Connections: o.Connections, BandwidthOut: int(o.BandwidthOut), BandwidthIn: int(o.BandwidthIn)})
-	p, refuses := o.Proxy, n.guard.floor
+	p, refuses := o.Proxy, n.guard.refusesProxy(o.Proxy)
 	if p == nil {
 		p, refuses = n.guard.config.Proxy, func(netip.Addr) string { return "" }
 	}
@@ -123,6 +125,25 @@ func (n *Network) setProxy(p *sandbox.EgressProxy, refuses func(netip.Addr) stri
 		config = &gateway.Proxy{Kind: gateway.SOCKS5, Address: "192.0.2.1:1", Refuses: func(netip.Addr) string { return why }}
 	}
 	return errors.Join(failed, n.SetProxy(config))
+}
+
+// refusesProxy says which addresses a sandbox's own proxy may not have.
+func (g *Guard) refusesProxy(p *sandbox.EgressProxy) func(netip.Addr) string {
+	port := uint16(0)
+	if p != nil {
+		port = portOf(p.Address)
+	}
+	return func(addr netip.Addr) string { return g.floorOfProxy(addr, port) }
+}
+
+// portOf is that of host:port; 0 where there is none.
+func portOf(address string) uint16 {
+	_, text, err := net.SplitHostPort(address)
+	port, parseErr := strconv.ParseUint(text, 10, 16)
+	if err != nil || parseErr != nil {
+		return 0
+	}
+	return uint16(port)
 }
 
 func tlsTo(p *sandbox.EgressProxy) (*tls.Config, error) {
@@ -212,6 +233,16 @@ func (n *Network) set(st *standing) policy.Set {
 	return append(n.guard.book.For(st.owner.Subject), st.own...)
 }
 
+// setFor is set with what keeps a destination that is not public to what the server's
+// rules open. What a held name leads to is judged when it is known.
+func (n judge) setFor(st *standing, r gateway.Request) policy.Set {
+	set := n.set(st)
+	if !r.Held && n.guard.public.Refuses(r.Destination.Addr()) != "" {
+		set = append(set, n.guard.opened.Load())
+	}
+	return set
+}
+
 // judge is the policy of a network.
 type judge struct{ *Network }
 
@@ -272,13 +303,21 @@ func (n judge) name(st *standing, r gateway.Request) gateway.Decision {
 // answer judges an address that a name leads to. With a port it is that of a connection
 // to a name which was allowed already, and only now has an address.
 func (n judge) answer(st *standing, r gateway.Request) gateway.Decision {
-	if why := n.guard.floor(r.Destination.Addr()); why != "" {
+	a := egress(r, "tcp", r.Name)
+	if r.Datagrams {
+		a.Protocol = "udp"
+	}
+	a.Unknown = policy.RequestField
+	anyPort := a
+	anyPort.Unknown |= policy.PortField
+	if why := n.guard.floor(anyPort); why != "" {
 		return gateway.Decision{Reason: fmt.Sprintf("%s is %s; sandboxes reach public addresses only", r.Destination.Addr(), why)}
 	}
 	if r.Destination.Port() != 0 {
-		a := egress(r, "tcp", r.Name)
-		a.Unknown = policy.RequestField
-		if v := n.set(st).Judge(a); v.Decision == policy.Deny {
+		if r.Datagrams {
+			a.Unknown = 0
+		}
+		if v := n.setFor(st, r).Judge(a); v.Decision == policy.Deny {
 			return n.refuse(st, r, a, outcome{verdict: v, reason: v.Reason, id: newID()})
 		}
 	}
@@ -290,14 +329,14 @@ func (n judge) below(st *standing, r gateway.Request, a policy.Action) (gateway.
 	if r.Held {
 		return gateway.Decision{}, false
 	}
-	addr := r.Destination.Addr()
-	why := n.guard.floor(addr)
+	a.Address = r.Destination.Addr()
+	why := n.guard.floor(a)
 	if why == "" {
 		return gateway.Decision{}, false
 	}
 	return n.refuse(st, r, a, outcome{
 		verdict: policy.Verdict{Decision: policy.Deny, Rule: "public-addresses-only", Scope: policy.Scope{Kind: policy.ServerScope}},
-		reason:  fmt.Sprintf("%s is %s; sandboxes reach public addresses only", addr, why), id: newID(),
+		reason:  fmt.Sprintf("%s is %s; sandboxes reach public addresses only", a.Address, why), id: newID(),
 	}), true
 }
 
@@ -313,16 +352,16 @@ func egress(r gateway.Request, protocol string, host string) policy.Action {
 // connection judges a TCP connection whose client has sent nothing yet.
 func (n judge) connection(ctx context.Context, st *standing, r gateway.Request) gateway.Decision {
 	a := egress(r, "tcp", r.Name)
-	if d, refused := n.below(st, r, a); refused {
-		return d
-	}
 	partial := a
 	partial.Unknown |= policy.RequestField
 	if !r.Held {
 		partial.Host = ""
 		partial.Unknown |= policy.HostField
 	}
-	v := n.set(st).Judge(partial)
+	if d, refused := n.below(st, r, partial); refused {
+		return d
+	}
+	v := n.setFor(st, r).Judge(partial)
 	switch {
 	case v.Decision == policy.Deny:
 		return n.refuse(st, r, a, outcome{verdict: v, reason: v.Reason, id: newID()})
@@ -335,11 +374,11 @@ func (n judge) connection(ctx context.Context, st *standing, r gateway.Request) 
 // named judges a connection that says its name in a TLS handshake.
 func (n judge) named(ctx context.Context, st *standing, r gateway.Request) gateway.Decision {
 	a := egress(r, "tcp", r.Name)
+	a.Unknown |= policy.RequestField
 	if d, refused := n.below(st, r, a); refused {
 		return d
 	}
-	a.Unknown |= policy.RequestField
-	v := n.set(st).Judge(a)
+	v := n.setFor(st, r).Judge(a)
 	if v.Decision == "" || v.Decision != policy.Deny && st.sees(r.Name) {
 		if n.guard.config.Interceptor == nil {
 			return n.refuse(st, r, a, outcome{verdict: v, reason: errNoInterceptor.Error(), id: newID()})
@@ -365,7 +404,7 @@ func (n judge) opaque(ctx context.Context, st *standing, r gateway.Request) gate
 	for i, name := range names {
 		a := egress(r, "tcp", name)
 		a.Unknown &^= policy.RequestField
-		v := n.set(st).Judge(a)
+		v := n.setFor(st, r).Judge(a)
 		if i == 0 || milder(v.Decision, verdict.Decision) {
 			best, verdict = a, v
 		}
@@ -393,7 +432,7 @@ func (n judge) flow(ctx context.Context, st *standing, r gateway.Request) gatewa
 	var verdict policy.Verdict
 	for i, name := range names {
 		a := egress(r, "udp", name)
-		v := n.set(st).Judge(a)
+		v := n.setFor(st, r).Judge(a)
 		if i == 0 || milder(v.Decision, verdict.Decision) {
 			best, verdict = a, v
 		}
@@ -414,7 +453,7 @@ func (n judge) request(ctx context.Context, st *standing, r gateway.Request) gat
 	if d, refused := n.below(st, r, a); refused {
 		return d
 	}
-	set := n.set(st)
+	set := n.setFor(st, r)
 	// Where the rules do not care what is requested, a person is asked about the host:
 	// once for all its pages.
 	host := a

@@ -136,8 +136,8 @@ func (g *Guard) checkNetwork(ctx context.Context, keyID string, o sandbox.Networ
 		if err != nil {
 			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy's address %q is not host:port", o.Proxy.Address)}
 		}
-		if addr, err := netip.ParseAddr(host); err == nil && g.floor(addr) != "" {
-			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy %s is at an address that is %s: use one at a public address", o.Proxy.Address, g.floor(addr))}
+		if addr, err := netip.ParseAddr(host); err == nil && g.floorOfProxy(addr, portOf(o.Proxy.Address)) != "" {
+			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy %s is at an address that is %s: use one at a public address", o.Proxy.Address, g.floorOfProxy(addr, portOf(o.Proxy.Address)))}
 		}
 	}
 	return g.checkHeaders(ctx, keyID, o)
