@@ -310,7 +310,7 @@ func (m *Manager) adoptRun(ctx context.Context, s *sandbox) error {
 // had to the agent.
 const greetPatience = 2 * time.Second
 
-// greet tells the agent of an adopted sandbox that it goes on, so that it takes
+// greet tells the agent of an adopted sandbox that it goes on, and what it trusts now, so that it takes
 // the connections of before for lost and not for clients that left, which would
 // interrupt what they had started. It ends every connection the agent has, so
 // nobody may have got one before.
@@ -319,7 +319,14 @@ func (m *Manager) greet(ctx context.Context, s *sandbox, r *run) {
 	defer cancel()
 	init := s.init()
 	init.Resumed, init.Entropy = true, nil
+	if s.from.CA != m.caHash {
+		init.CABundle = m.config.CABundle
+	}
 	if err := r.agent.init(ctx, init); err != nil {
 		m.config.Log.Warn("the agent of a sandbox that was taken over does not answer", "sandbox", s.id, "error", err)
+		return
+	}
+	if len(init.CABundle) > 0 {
+		s.from.CA = m.caHash
 	}
 }

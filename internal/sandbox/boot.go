@@ -170,6 +170,7 @@ func (m *Manager) tryRun(ctx context.Context, s *sandbox, standIns []standIn) (*
 		if sh := m.pool.take(kindOf(s), s); sh != nil {
 			os.Remove(m.pool.mark(sh))
 			s.setRun(sh.run) // so that endRun finds what is made for it
+			s.introduceNetwork(sh.run)
 			err := m.startEngine(ctx, s, sh.run, standIns)
 			missing := (*engine.MissingError)(nil)
 			if err == nil || ctx.Err() != nil || errors.As(err, &missing) {
@@ -193,7 +194,11 @@ func newRun(id string) *run { return &run{id: id, left: make(chan struct{})} }
 
 func (m *Manager) makeNetwork(ctx context.Context, s *sandbox, r *run, adopt bool) error {
 	return m.step(ctx, stepNetwork, func(ctx context.Context) error {
-		return m.openNetwork(ctx, r, NetworkConfig{Adopt: adopt, Owner: s.owner.Load})
+		if err := m.openNetwork(ctx, r, NetworkConfig{Adopt: adopt, Owner: s.owner.Load}); err != nil {
+			return err
+		}
+		s.introduceNetwork(r)
+		return nil
 	})
 }
 

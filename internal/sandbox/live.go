@@ -68,6 +68,7 @@ type run struct {
 	id       string
 	lock     *os.File // of the folder of a shell; nil for the sandbox's own
 	network  Network
+	known    bool // the network is there and follows its owner; under the sandbox's mu
 	instance engine.Instance
 	agent    *agentClient
 	restored time.Time     // when it was restored; zero when it booted or was adopted
@@ -356,11 +357,21 @@ func (s *sandbox) changeOwner(change func(*Info)) error {
 	change(&s.info)
 	s.setOwner()
 	r := s.run
+	known := r != nil && r.known
 	s.mu.Unlock()
-	if r != nil && r.network != nil {
+	if known {
 		r.network.OwnerChanged()
 	}
 	return nil
+}
+
+// introduceNetwork has the network of a run know its sandbox, and what was changed of
+// that while the network was made.
+func (s *sandbox) introduceNetwork(r *run) {
+	s.mu.Lock()
+	r.known = true
+	s.mu.Unlock()
+	r.network.OwnerChanged()
 }
 
 // details is what a record has of a sandbox besides the store's own fields.

@@ -74,7 +74,6 @@ func (p *pool) take(k kind, s *sandbox) *shell {
 	p.forget(k, sh)
 	sh.timer.Stop()
 	sh.owner.Store(s)
-	sh.run.network.OwnerChanged()
 	return sh
 }
 
