@@ -124,7 +124,7 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 		events.Close()
 		return nil, errors.Join(err, records.Close())
 	}
-	watch(t, manager, records)
+	watch(t, manager, records, gate.guard)
 	return &core{config: c, log: log, store: records, events: events, manager: manager, engine: engine, gate: gate}, nil
 }
 

@@ -139,7 +139,7 @@ func openHost(ctx context.Context, c config, template string) (host, error) {
 		return host{}, errors.Join(err, core.Close())
 	}
 	return host{
-		create: core.manager.Create,
+		create: core.gate.guard.Sandboxes(core.manager).Create,
 		kill:   func(ctx context.Context, id string) error { return core.manager.Kill(ctx, id, "its command ended") },
 		dial:   core.manager.Dial,
 		gone:   func(_ context.Context, id string) error { _, err := core.manager.Get(id); return err },

@@ -72,6 +72,14 @@ func (h *hashes) has(hash string) bool {
 	return h.known[hash]
 }
 
+// Kept counts what the guard keeps: networks, with those that wait for a sandbox, and
+// sandboxes, running and paused, of which something was decided.
+func (g *Guard) Kept() (networks, sandboxes int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.networks), len(g.narrow)
+}
+
 // seenPort tells whether a port was admitted before, and notes that it was.
 func (k *narrow) seenPort(port uint16) bool {
 	k.mu.Lock()

@@ -169,7 +169,6 @@ func (n *Network) recheck() {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		defer context.AfterFunc(ctx, func() {})()
 		go func() {
 			select {
 			case <-n.closed:

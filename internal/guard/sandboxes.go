@@ -173,19 +173,21 @@ func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, 
 	if v.Decision == "" { // nothing more becomes known, so the strictest that it may be counts
 		v.Decision = v.Possible[len(v.Possible)-1]
 	}
+	kept := &narrow{ports: map[uint16]bool{}}
+	if s.SandboxID != "" { // before anything is waited for: the sandbox may end meanwhile, and is forgotten then
+		kept = g.narrowOf(s.SandboxID)
+	}
 	o := g.settle(ctx, s, a, v, false)
 	actor := g.actor(ctx, s, a.Kind)
 	routine := o.allowed && v.Rule == ""
-	if !routine || kind == audit.Exec || kind == audit.File || a.Kind == policy.Port && !g.narrowOf(s.SandboxID).seenPort(a.Port) {
+	if !routine || kind == audit.Exec || kind == audit.File || a.Kind == policy.Port && !kept.seenPort(a.Port) {
 		g.record(s, kind, actor, what, a, o)
 	}
 	if o.allowed {
 		return nil
 	}
 	refusal := o.refusal(a)
-	if s.SandboxID != "" {
-		g.narrowOf(s.SandboxID).refusals.Add(refusal)
-	}
+	kept.refusals.Add(refusal)
 	if g.config.OnRefusal != nil {
 		g.config.OnRefusal(s, refusal)
 	}
