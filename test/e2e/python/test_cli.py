@@ -36,6 +36,41 @@ def test_run_keeps_the_arguments_apart():
     assert run.stdout == b"[a b][$HOME]['q'][]"
 
 
+ASKS = ["sh", "-c",
+        "for url in https://pypi.org/ https://registry.npmjs.org/-/ping; do curl -sS -m 15 -o /dev/null -w '%{http_code} ' $url 2>/dev/null; done"]
+
+
+@pytest.mark.parametrize("flags, answers", [
+    ([], "200 200"),
+    (["--allow", "pypi.org"], "200 403"),
+    (["--allow", "pypi.org", "--allow", "*.npmjs.org"], "200 200"),
+    (["--deny", "192.0.2.0/24"], "200 200"),
+    (["--deny", "0.0.0.0/0"], "refused refused"),
+    (["--offline"], "refused refused"),
+])
+def test_run_reaches_what_the_flags_say(flags, answers):
+    run = tombolo("run", *flags, "--", *ASKS)
+    for got, want in zip(run.stdout.decode().split(), answers.split(), strict=True):
+        assert got == want or want == "refused" and not got.startswith("200"), run
+
+
+@pytest.mark.parametrize("flags", [["--offline", "--allow", "pypi.org"], ["--allow", "pypi.org", "--deny", "192.0.2.1"], ["--deny", "pypi.org"]])
+def test_flags_that_say_nothing_clear_are_refused(flags):
+    for command in (["run"], ["sandbox", "create"]):
+        refused = tombolo(*command, *flags, *(["--", "true"] if command == ["run"] else []))
+        assert refused.returncode != 0 and flags[0].strip("-").encode() in refused.stderr, refused
+
+
+def test_a_sandbox_is_made_with_what_it_may_reach():
+    made = tombolo("sandbox", "create", "--allow", "pypi.org").stdout.decode().strip()
+    sandbox = Sandbox.connect(made)
+    try:
+        assert sandbox.get_info().network["allow_out"] == ["pypi.org"]
+        assert tombolo("sandbox", "exec", made, "--", *ASKS).stdout.split() == [b"200", b"403"]
+    finally:
+        sandbox.kill()
+
+
 def test_run_leaves_no_sandbox():
     before = {sandbox["id"] for sandbox in as_json("sandbox", "list")}
     tombolo("run", "--", "true")
