@@ -95,6 +95,18 @@ func (i *Interceptor) exchange(w http.ResponseWriter, r *http.Request, x *exchan
 	w.Header()["Content-Type"] = nil
 	w.Header()["Date"] = nil
 	i.proxy.ServeHTTP(w, r)
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		finishBody(w, r)
+	}
+}
+
+// finishBody reads what was not sent of a body, a little of it, and ends the connection
+// after the answer where there is more. The server would do so itself, but too late
+// where EnableFullDuplex was called: what it then starts to read collides with the next
+// request, which is lost.
+func finishBody(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).Flush() // the answer does not wait for the rest
+	_ = r.Body.Close()
 }
 
 func newProxy(log *slog.Logger) *httputil.ReverseProxy {
