@@ -15,7 +15,6 @@ import contextlib
 import io
 import json
 import os
-import pathlib
 import resource
 import socket
 import statistics
@@ -29,56 +28,19 @@ import urllib.request
 import venv
 from dataclasses import asdict, dataclass
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "test/e2e/python"))
-os.environ.setdefault("TOMBOLO_BIN", str(ROOT / "bin/tombolo"))
+from measure import COLD, PLAIN, ROOT, WARM, Row, milliseconds
 
-from e2b import Template  # noqa: E402
-from e2b_code_interpreter import Sandbox  # noqa: E402
+from e2b import Template
+from e2b_code_interpreter import Sandbox
 
-from server import BINARY, Server, disk_usage, private_data_folder, traces  # noqa: E402
+import gate
+from server import BINARY, Server, disk_usage, private_data_folder, traces
 
-PLAIN, WARM, COLD = "base", "code-interpreter-v1", "code-interpreter-cold"
 MEBIBYTE = 1 << 20
 MEGABYTE = 1_000_000
 FILE_SIZE = 100 * MEGABYTE
 HELD = 1000  # keep-alive connections
 JUPYTER_PACKAGES = ["jupyter-server==2.21.1", "ipykernel==7.4.0", "fastapi==0.165.0", "uvicorn==0.54.0", "websockets==17.4", "httpx==0.28.1"]
-
-
-@dataclass
-class Row:
-    """One measure. higher_is_better turns the ratio and the target around."""
-
-    name: str
-    value: float
-    unit: str
-    baseline: float
-    baseline_name: str
-    target: float | None = None
-    higher_is_better: bool = False
-
-    @property
-    def ratio(self):
-        return self.value / self.baseline if self.baseline else float("nan")
-
-    @property
-    def meets_target(self):
-        if self.target is None:
-            return None
-        return self.value >= self.target if self.higher_is_better else self.value <= self.target
-
-
-def milliseconds(act, rounds, warm_up=1):
-    """Median time of act in ms; act's return value is ignored."""
-    for _ in range(warm_up):
-        act()
-    times = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        act()
-        times.append((time.perf_counter() - started) * 1000)
-    return statistics.median(times)
 
 
 # --- measures ----------------------------------------------------------------
@@ -384,7 +346,12 @@ async def serve(reader, writer):
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
 
-async def main():
+async def digits(number):
+    """A number with what can be told of it."""
+    return f"{number:.0f}" if abs(number) >= 100 else f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
+
+
+def main():
     server = await asyncio.start_server(serve, "0.0.0.0", PORT, backlog=4096)
     await server.serve_forever()
 
@@ -513,6 +480,13 @@ def measure(data, cycles):
     return rows, left, open_files
 
 
+def network(data):
+    """The rows of network.py."""
+    python = ROOT / ".tombolo/clients/world/bin/python"
+    done = subprocess.run(["unshare", "--net", "--mount", python, ROOT / "bench/network.py", data], stdout=subprocess.PIPE, check=True)
+    return [Row(**row) for row in json.loads(done.stdout)]
+
+
 def pause_rows(what, measured):
     size = f"{measured.state / MEBIBYTE:.0f} MiB"
     return [
@@ -522,13 +496,19 @@ def pause_rows(what, measured):
 
 
 def show(rows, left, open_files, cycles):
-    print(f"{'measure':33} {'median':>12} {'target':>9}   {'baseline':>12}  ratio  of")
+    print(f"{'measure':33} {'median':>14} {'target':>9}   {'baseline':>14}  ratio  of")
     for row in rows:
-        target = "" if row.target is None else f"{row.target:.0f} {'ok' if row.meets_target else 'no'}"
-        print(f"{row.name:33} {row.value:7.1f} {row.unit:4} {target:>9}   {row.baseline:7.1f} {row.unit:4}  {row.ratio:5.2f}  {row.baseline_name}")
+        target = "" if row.target is None else f"{digits(row.target)} {'ok' if row.meets_target else 'no'}"
+        value, baseline = (f"{digits(number):>7} {row.unit:6}" for number in (row.value, row.baseline))
+        print(f"{row.name:33} {value} {target:>9}   {baseline}  {row.ratio:5.2f}  {row.baseline_name}")
     print(f"{cycles} create/kill cycles left {len(left)} traces, {open_files:+d} open files in the server")
     for trace in left:
         print(f"  left: {trace}")
+
+
+def digits(number):
+    """A number with what can be told of it."""
+    return f"{number:.0f}" if abs(number) >= 100 else f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
 
 
 def main():
@@ -540,6 +520,7 @@ def main():
 
     with private_data_folder(arguments.data) as data:
         rows, left, open_files = measure(data, arguments.cycles)
+        rows += [*network(data), *gate.costs(data), *gate.judging()]
     if arguments.json:
         print(json.dumps({"rows": [{**asdict(r), "ratio": r.ratio, "meets_target": r.meets_target} for r in rows],
                           "cycles": arguments.cycles, "left": left, "open_files": open_files}, indent=2))
