@@ -5,11 +5,14 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"path"
 	"slices"
@@ -126,6 +129,7 @@ func started(r *http.Request, body *requestBody, info sandbox.Info) ([]policy.Ac
 	}
 	return []policy.Action{{
 		Kind: policy.Exec, Command: commandLine(start.GetProcess()), Cwd: start.GetProcess().GetCwd(), User: userOf(r, info),
+		Env: variables(start.GetProcess().GetEnvs()),
 	}}, nil
 }
 
@@ -210,6 +214,21 @@ func commandLine(p *processrpc.ProcessConfig) string {
 	return strings.Join(words, " ")
 }
 
+// variables names what a command is given, so that one which was approved cannot be
+// run with others: they may change all that it does.
+func variables(vars map[string]string) string {
+	if len(vars) == 0 {
+		return ""
+	}
+	names := slices.Sorted(maps.Keys(vars))
+	digest := sha256.New()
+	for i, name := range names {
+		fmt.Fprintf(digest, "%q=%q\n", name, vars[name])
+		names[i] = quoted(name)
+	}
+	return strings.Join(names, " ") + " #" + hex.EncodeToString(digest.Sum(nil)[:8])
+}
+
 func quoted(word string) string {
 	if word != "" && !strings.ContainsAny(word, " \t\n\"'\\$`!*?[]{}()<>|&;#~") {
 		return word
@@ -246,14 +265,15 @@ func executed(_ *http.Request, body *requestBody, _ sandbox.Info) ([]policy.Acti
 		return nil, err
 	}
 	var run struct {
-		Code      string `json:"code"`
-		ContextID string `json:"context_id"`
-		Language  string `json:"language"`
+		Code      string            `json:"code"`
+		ContextID string            `json:"context_id"`
+		EnvVars   map[string]string `json:"env_vars"`
+		Language  string            `json:"language"`
 	}
 	if err := firstJSON(raw, &run); err != nil {
 		return nil, err
 	}
-	a := policy.Action{Kind: policy.Exec, Command: run.Code, User: rootUser}
+	a := policy.Action{Kind: policy.Exec, Command: run.Code, User: rootUser, Env: variables(run.EnvVars)}
 	if run.ContextID != "" {
 		// Only the agent knows the language of a context.
 		a.Language, a.Unknown = "context "+run.ContextID, policy.LanguageField

@@ -118,6 +118,26 @@ func TestGuardSeesWhatRequestsDo(t *testing.T) {
 	}
 }
 
+func TestVariablesOfACommandArePartOfIt(t *testing.T) {
+	seen := map[string]bool{}
+	for _, vars := range []string{`{}`, `{"A":"1"}`, `{"A":"2"}`, `{"B":"1"}`, `{"A":"1","B":"1"}`} {
+		g := &guard{}
+		addr := startGuarded(t, g)
+		message := `{"process":{"cmd":"ls","envs":` + vars + `}}`
+		r := request(t, "POST", "http://"+addr+"/process.Process/Start", "E2b-Sandbox-Id", "iaaa", "E2b-Sandbox-Port", "49983",
+			"X-Access-Token", "token-of-iaaa", "Content-Type", "application/connect+json")
+		body := envelope(0, []byte(message))
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		require.Equal(t, 200, do(t, r).StatusCode)
+		require.False(t, seen[g.asked[0].Hash()], "%s", vars)
+		seen[g.asked[0].Hash()] = true
+		require.NotRegexp(t, `[AB]=?[12]`, g.asked[0].Env, "values are not shown")
+		again, err := policy.ParseAction(g.asked[0].String())
+		require.NoError(t, err)
+		require.Equal(t, g.asked[0], again)
+	}
+}
+
 func TestWhatCannotBeReadIsRefusedUnderRules(t *testing.T) {
 	for _, body := range []string{"", "\x00\x00\x00\x00\x09{}", envelope(0, []byte("not JSON")), envelope(1, []byte("no gzip"))} {
 		for rules, want := range map[bool]int{true: http.StatusBadRequest, false: http.StatusOK} {

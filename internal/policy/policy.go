@@ -92,6 +92,9 @@ type Action struct {
 	Language string `json:"language,omitempty"`
 	User     string `json:"user,omitempty"`
 	Cwd      string `json:"cwd,omitempty"`
+	// Env are the variables it is given besides, by name, and a digest of their values:
+	// "LD_PRELOAD PATH #5c1e…". Values may be secret, and are not for people to read.
+	Env string `json:"env,omitempty"`
 
 	// FileOut: absolute and clean.
 	File string `json:"file,omitempty"`

@@ -224,7 +224,7 @@ func parseRequest(a *Action, rest []string) ([]string, error) {
 }
 
 func parseExec(a *Action, words []string) error {
-	options := map[string]*string{"user": &a.User, "cwd": &a.Cwd, "language": &a.Language}
+	options := map[string]*string{"user": &a.User, "cwd": &a.Cwd, "language": &a.Language, "env": &a.Env}
 	for len(words) > 1 {
 		name, value, ok := strings.Cut(words[0], "=")
 		option := options[name]
@@ -420,7 +420,7 @@ func (a Action) hostWord() string {
 }
 
 func (a Action) execWords() (words []string) {
-	for _, option := range []struct{ name, value string }{{"user", a.User}, {"cwd", a.Cwd}, {"language", a.Language}} {
+	for _, option := range []struct{ name, value string }{{"user", a.User}, {"cwd", a.Cwd}, {"language", a.Language}, {"env", a.Env}} {
 		if option.value != "" {
 			words = append(words, quote(option.name+"="+option.value))
 		}
