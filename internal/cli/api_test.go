@@ -23,7 +23,7 @@ import (
 func TestOwnAPI(t *testing.T) {
 	needAgent(t)
 	dir := sandboxtest.NewDir(t)
-	server := startServer(t, dir)
+	server := startServer(t, dir, "--on-stop=end")
 	address := strings.TrimPrefix(server.ready, "tombolo serves on ")
 	secret := func(args ...string) string {
 		got := tombolo(t, dir, "", append([]string{"key", "create"}, args...)...)
@@ -89,7 +89,7 @@ func status(t *testing.T, address, key string) int {
 func TestAPersonIsAsked(t *testing.T) {
 	needAgent(t)
 	dir := sandboxtest.NewDir(t)
-	server := startServer(t, dir)
+	server := startServer(t, dir, "--on-stop=end")
 	address := strings.TrimPrefix(server.ready, "tombolo serves on ")
 	got := tombolo(t, dir, "", "key", "create", "person", "--role", "approve,audit", "--approves", "default")
 	require.Zero(t, got.code, got.stderr)

@@ -75,7 +75,9 @@ func startServer(t *testing.T, dir string, flags ...string) *server {
 	require.NoError(t, err)
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(func() {
-		s.cmd.Process.Signal(syscall.SIGKILL) // fails when it was stopped
+		kill := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+		defer kill.Stop()
+		s.cmd.Process.Signal(syscall.SIGTERM) // fails when it was stopped
 		s.cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
