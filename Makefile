@@ -52,7 +52,10 @@ clients: packages ## the official E2B packages for Python and JavaScript
 demo: templates clients ## start a server, run the quickstart in Python and JavaScript, stop
 	scripts/demo.sh $(BIN) $(DATA)
 
-test: lint unit e2e ## everything: lint, Go tests, end-to-end tests with the official clients
+# The templates are built beside the Go tests: both wait as much as they compute.
+test: lint ## everything: lint, Go tests, end-to-end tests with the official clients
+	$(MAKE) --jobs=2 unit templates
+	$(MAKE) e2e
 
 lint: packages $(AGENT)
 	@test -z "$$(gofmt -l cmd internal templates)" || { echo "gofmt would change:"; gofmt -l cmd internal templates; exit 1; }

@@ -4,6 +4,7 @@ These tests run servers of their own beside the one the other tests use.
 """
 
 import concurrent.futures
+import contextlib
 import datetime
 import os
 import pathlib
@@ -137,7 +138,8 @@ def test_a_sandbox_that_died_with_the_server_is_told_of(serve, data, address):
     engine = [int(trace.split()[1]) for trace in traces(data) if trace.startswith("process ")]
     server.kill()
     for pid in engine:
-        os.kill(pid, 9)
+        with contextlib.suppress(ProcessLookupError):  # what was being started dies with the server
+            os.kill(pid, 9)
     serve(listen=address)
     with pytest.raises(NotFoundException):
         sandbox.get_info()
@@ -154,7 +156,8 @@ def test_a_sandbox_whose_engine_dies_after_the_restart_ends(serve, data, address
     assert sandbox.is_running()
     for trace in traces(data):
         if trace.startswith("process "):
-            os.kill(int(trace.split()[1]), 9)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(trace.split()[1]), 9)
     eventually(lambda: not sandbox.is_running(), 10, "the sandbox is known to be dead")
     expect_nothing_left(data)
 
