@@ -214,6 +214,10 @@ func commandLine(p *processrpc.ProcessConfig) string {
 	return strings.Join(words, " ")
 }
 
+// variablesDigest is how many bytes of the digest of variables are kept: two sets that
+// share them must not be found by whoever chooses both.
+const variablesDigest = 16
+
 // variables names what a command is given, so that one which was approved cannot be
 // run with others: they may change all that it does.
 func variables(vars map[string]string) string {
@@ -226,7 +230,7 @@ func variables(vars map[string]string) string {
 		fmt.Fprintf(digest, "%q=%q\n", name, vars[name])
 		names[i] = quoted(name)
 	}
-	return strings.Join(names, " ") + " #" + hex.EncodeToString(digest.Sum(nil)[:8])
+	return strings.Join(names, " ") + " #" + hex.EncodeToString(digest.Sum(nil)[:variablesDigest])
 }
 
 func quoted(word string) string {

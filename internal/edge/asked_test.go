@@ -91,15 +91,16 @@ func TestStartsAreJudgedAsTheAgentReadsThem(t *testing.T) {
 		start         *processrpc.StartRequest
 		authorization string
 		user, command string
+		env           string
 	}{
-		{"what clients send", startOf("/bin/bash", "-l", "-c", "ls"), "", "user", "ls"},
-		{"a user by name", startOf("id"), basic("Basic ", "root:"), "root", "id"},
-		{"the scheme has no case", startOf("id"), basic("basic ", "root:"), "root", "id"},
-		{"without a colon it is no name", startOf("id"), basic("Basic ", "root"), "user", "id"},
-		{"root has a number", startOf("id"), basic("Basic ", "0:"), "root", "id"},
-		{"with more zeros too", startOf("id"), basic("Basic ", "000:"), "root", "id"},
-		{"a shell elsewhere may be any program", startOf("/tmp/mine/bash", "-l", "-c", "ls"), "", "user", "/tmp/mine/bash -l -c ls"},
-		{"and so in another PATH", elsewhere, "", "user", "bash -l -c ls"},
+		{"what clients send", startOf("/bin/bash", "-l", "-c", "ls"), "", "user", "ls", ""},
+		{"a user by name", startOf("id"), basic("Basic ", "root:"), "root", "id", ""},
+		{"the scheme has no case", startOf("id"), basic("basic ", "root:"), "root", "id", ""},
+		{"without a colon it is no name", startOf("id"), basic("Basic ", "root"), "user", "id", ""},
+		{"root has a number", startOf("id"), basic("Basic ", "0:"), "root", "id", ""},
+		{"with more zeros too", startOf("id"), basic("Basic ", "000:"), "root", "id", ""},
+		{"a shell elsewhere may be any program", startOf("/tmp/mine/bash", "-l", "-c", "ls"), "", "user", "/tmp/mine/bash -l -c ls", ""},
+		{"and so in another PATH", elsewhere, "", "user", "bash -l -c ls", "PATH #ffb02bef471f85714aecccb94ff71b13"},
 	} {
 		t.Run(test.why, func(t *testing.T) {
 			addr, a, _ := startAsked(t)
@@ -121,7 +122,7 @@ func TestStartsAreJudgedAsTheAgentReadsThem(t *testing.T) {
 				res := toAgent(t, addr, "49983", "POST", "/process.Process/Start", sent.content,
 					"Content-Type", sent.contentType, "Connect-Content-Encoding", sent.encoding, "Authorization", test.authorization)
 				require.Equal(t, 200, res.StatusCode)
-				require.Equal(t, []policy.Action{{Kind: policy.Exec, User: test.user, Command: test.command}}, a.actions, sent.contentType)
+				require.Equal(t, []policy.Action{{Kind: policy.Exec, User: test.user, Command: test.command, Env: test.env}}, a.actions, sent.contentType)
 			}
 		})
 	}
