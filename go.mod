@@ -51,6 +51,8 @@ require (
 
 require github.com/andybalholm/brotli v1.3.0
 
+require software.sslmate.com/src/go-pkcs12 v0.7.4
+
 require (
 	filippo.io/hpke v0.4.0 // indirect
 	github.com/agext/levenshtein v1.2.3 // indirect

@@ -16,7 +16,7 @@ const module = "github.com/tombolo-dev/tombolo/"
 // this module, itself left out. Whatever is not listed may not be imported, not
 // even through others. Test packages are free.
 var below = map[string][]string{
-	"internal/agent":         {},
+	"internal/agent":         {"internal/trust"},
 	"internal/agent/hostapi": {},
 	"internal/engine":        {},
 	"internal/gateway":       {"internal/agent/hostapi"},
@@ -26,8 +26,9 @@ var below = map[string][]string{
 	"internal/audit":         {},
 	"internal/secret":        {"internal/policy", "internal/store", "internal/replace"},
 	"internal/approval":      {"internal/policy", "internal/store"},
-	"internal/image":         {"templates"},
+	"internal/image":         {"templates", "internal/trust"},
 	"internal/store":         {},
+	"internal/trust":         {},
 	"internal/volume":        {},
 	"internal/sandbox":       {"internal/engine", "internal/store", "internal/volume", "internal/policy", "internal/agent/hostapi", "internal/agent/rpc"},
 	"internal/guard":         {"internal/sandbox", "internal/gateway", "internal/policy", "internal/approval", "internal/secret", "internal/audit", "internal/store"},
@@ -43,7 +44,7 @@ var below = map[string][]string{
 	"internal/api/control":   {"internal/sandbox", "internal/api/record"},
 	"internal/api/tombolo":   {"internal/api/auth", "internal/sandbox", "internal/store", "internal/policy", "internal/approval", "internal/secret", "internal/audit", "internal/guard/inside"},
 	"internal/mcpgateway":    {},
-	"cmd/tombolo-agent":      {"internal/agent"},
+	"cmd/tombolo-agent":      {"internal/agent", "internal/trust"},
 	"cmd/mcp-gateway":        {"internal/mcpgateway"},
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/agent/rpc/filesystem/filesystemconnect"
 	"github.com/tombolo-dev/tombolo/internal/agent/rpc/process/processconnect"
+	"github.com/tombolo-dev/tombolo/internal/trust"
 )
 
 // sandbox is an agent that runs in the test, as an ordinary process.
@@ -127,7 +128,7 @@ func TestInitTellsTheSandboxWhoItIs(t *testing.T) {
 	})
 	for name, want := range map[string]string{
 		"run/e2b/.E2B_SANDBOX": "true", "run/e2b/.E2B_SANDBOX_ID": "ione", "run/e2b/.E2B_TEMPLATE_ID": "base",
-		host.BundlePath: "certificates", "etc/hostname": "ione\n",
+		trust.Bundle: "certificates", "etc/hostname": "ione\n",
 		"etc/hosts": "127.0.0.1\tlocalhost\n127.0.1.1\tione\n",
 	} {
 		got, err := os.ReadFile(filepath.Join(s.root, name))
@@ -141,7 +142,7 @@ func TestInitTellsTheSandboxWhoItIs(t *testing.T) {
 	require.Equal(t, "true", vars["E2B_SANDBOX"])
 	require.Equal(t, "ione", vars["E2B_SANDBOX_ID"])
 	require.Equal(t, "base", vars["E2B_TEMPLATE_ID"])
-	require.Equal(t, filepath.Join(s.root, host.BundlePath), vars["SSL_CERT_FILE"])
+	require.Equal(t, filepath.Join(s.root, trust.Bundle), vars["SSL_CERT_FILE"])
 }
 
 func TestInitAgainReplacesWhatItSaid(t *testing.T) {
@@ -149,10 +150,10 @@ func TestInitAgainReplacesWhatItSaid(t *testing.T) {
 	s.init(hostapi.Init{SandboxID: "ione", Hostname: "ione", EnvVars: map[string]string{"A": "1"}})
 	bundle := hostapi.Init{SandboxID: "itwo", Hostname: "itwo", CABundle: []byte("x")}
 	s.init(bundle)
-	before, err := os.Stat(filepath.Join(s.root, host.BundlePath))
+	before, err := os.Stat(filepath.Join(s.root, trust.Bundle))
 	require.NoError(t, err)
 	s.init(bundle)
-	after, err := os.Stat(filepath.Join(s.root, host.BundlePath))
+	after, err := os.Stat(filepath.Join(s.root, trust.Bundle))
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after), "an equal bundle must not be written again")
 	hosts, err := os.ReadFile(filepath.Join(s.root, "etc/hosts"))
@@ -271,7 +272,7 @@ func TestHostPortIsClosedToOthers(t *testing.T) {
 
 func TestTrustStoreThatProgramsAddedToStays(t *testing.T) {
 	s := start(t)
-	store := filepath.Join(s.root, host.BundlePath)
+	store := filepath.Join(s.root, trust.Bundle)
 	give := func(bundle string) string {
 		s.init(hostapi.Init{SandboxID: "ione", CABundle: []byte(bundle), DefaultUser: "root"})
 		now, err := os.ReadFile(store)
@@ -293,7 +294,7 @@ func TestTrustStoresOfOtherFamiliesAreReplacedWhereTheyAre(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(link), 0o755))
 	require.NoError(t, os.Symlink(store, link))
 	s.init(hostapi.Init{SandboxID: "ione", CABundle: []byte("ours"), DefaultUser: "root"})
-	for _, path := range []string{store, filepath.Join(s.root, host.BundlePath)} {
+	for _, path := range []string{store, filepath.Join(s.root, trust.Bundle)} {
 		got, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, "ours", string(got), path)

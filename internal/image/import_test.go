@@ -249,7 +249,7 @@ func TestImportMakesAnImageOfARegistrysLayers(t *testing.T) {
 	certificate, err := os.ReadFile("testdata/ca.pem")
 	require.NoError(t, err)
 	assert.Equal(t, string(certificate), content(t, tree, "etc/ssl/certs/ca-certificates.crt"))
-	assert.Equal(t, 1, tree.Lstat("usr/local/share/ca-certificates/host").Len(), "a certificate that an update finds")
+	assert.Equal(t, 1, tree.Lstat("usr/local/share/ca-certificates").Len(), "a certificate that an update finds")
 
 	again, err := b.Import(t.Context(), Source{Reference: host + "/some/image@" + digest}, nil)
 	require.NoError(t, err)
@@ -274,7 +274,7 @@ func TestImportDoesForEveryFamily(t *testing.T) {
 			"etc/alpine-release": "3.22.1\n", "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:root\nusers:x:1000:\n",
 			"bin/busybox*": "#!", "bin/sh@": "/bin/busybox", "etc/ssl/cert.pem@": "certs/ca-certificates.crt",
 			"etc/ssl/certs/ca-certificates.crt": "own",
-		}, "user:x:1000:1001::/home/user:/bin/sh", "etc/ssl/cert.pem", "usr/local/share/ca-certificates/host", false},
+		}, "user:x:1000:1001::/home/user:/bin/sh", "etc/ssl/cert.pem", "usr/local/share/ca-certificates", false},
 		{"red hat", files{
 			"etc/passwd": "root:x:0:0:root:/root:/bin/bash", "etc/group": "root:x:0:", "usr/bin/bash*": "#!", "bin@": "usr/bin", "usr/bin/sudo*": "#!",
 			"etc/pki/ca-trust/source/anchors/": "", "etc/pki/tls/certs/ca-bundle.crt@": "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",

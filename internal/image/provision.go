@@ -2,7 +2,6 @@ package image
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/image/rootfs"
+	"github.com/tombolo-dev/tombolo/internal/trust"
 	"github.com/tombolo-dev/tombolo/templates"
 )
 
@@ -258,33 +258,13 @@ func keepPath(tree *rootfs.Tree) error {
 	return layTemplateFile(tree, "etc/profile", 0o644)
 }
 
-// bundles are where distributions keep what programs trust: Debian, Alpine and
-// Arch; Red Hat and its relatives, old and new; SUSE; Alpine and BSD's libraries.
-var bundles = []string{
-	"etc/ssl/certs/ca-certificates.crt",
-	"etc/pki/tls/certs/ca-bundle.crt",
-	"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-	"etc/ssl/ca-bundle.pem",
-	"var/lib/ca-certificates/ca-bundle.pem",
-	"etc/ssl/cert.pem",
-}
-
-// anchors are where they look for certificates of one's own when they make those
-// files anew, by a file or folder that tells the family.
-var anchors = map[string]string{
-	"etc/debian_version":      hostCertificates,
-	"etc/alpine-release":      hostCertificates,
-	"etc/pki/ca-trust/source": "etc/pki/ca-trust/source/anchors",
-	"etc/pki/trust":           "etc/pki/trust/anchors",
-}
-
 // addTrust makes the image trust what this machine trusts.
 func addTrust(tree *rootfs.Tree, certificates []byte) error {
 	if len(certificates) == 0 {
 		return nil
 	}
 	var done []*rootfs.Inode
-	for _, bundle := range bundles {
+	for _, bundle := range trust.Bundles {
 		n := tree.Stat(bundle)
 		if n == nil || !n.IsRegular() || slices.Contains(done, n) {
 			continue
@@ -297,7 +277,7 @@ func addTrust(tree *rootfs.Tree, certificates []byte) error {
 		if len(own) > 0 {
 			own = append(own, '\n')
 		}
-		for _, block := range certificatesNotIn(certificates, own) {
+		for _, block := range trust.Missing(certificates, own) {
 			own = append(own, pem.EncodeToMemory(block)...)
 		}
 		if err := tree.WriteFile(bundle, own, 0o644, root); err != nil {
@@ -307,7 +287,9 @@ func addTrust(tree *rootfs.Tree, certificates []byte) error {
 	}
 	if done == nil {
 		var all []byte
-		eachCertificate(certificates, func(block *pem.Block) { all = append(all, pem.EncodeToMemory(block)...) })
+		for block := range trust.Certificates(certificates) {
+			all = append(all, pem.EncodeToMemory(block)...)
+		}
 		if err := tree.WriteFile(DefaultCABundle, all, 0o644, root); err != nil {
 			return err
 		}
@@ -318,14 +300,13 @@ func addTrust(tree *rootfs.Tree, certificates []byte) error {
 // addAnchors lays the certificates that are this machine's own where the image's
 // tools find them, so that an update of its trust keeps them.
 func addAnchors(tree *rootfs.Tree, certificates []byte) error {
-	own := certificatesNotIn(certificates, distributed())
-	for _, family := range slices.Sorted(maps.Keys(anchors)) {
+	own := trust.Missing(certificates, distributed())
+	for _, family := range slices.Sorted(maps.Keys(trust.Anchors)) {
 		if tree.Stat(family) == nil {
 			continue
 		}
 		for _, block := range own {
-			sum := sha256.Sum256(block.Bytes)
-			name := path.Join(anchors[family], fmt.Sprintf("tombolo-%x.crt", sum[:8]))
+			name := path.Join(trust.Anchors[family], trust.Anchor(block))
 			if err := tree.WriteFile(name, pem.EncodeToMemory(block), 0o644, root); err != nil {
 				return err
 			}

@@ -1,20 +1,17 @@
 package image
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
-)
 
-// hostCertificates is where the certificates of this machine go, in the tree:
-// update-ca-certificates collects from there, so a later run of it keeps them.
-const hostCertificates = "usr/local/share/ca-certificates/host"
+	"github.com/tombolo-dev/tombolo/internal/trust"
+)
 
 // trust makes the tree trust what this machine trusts.
 func (b *build) trust(ctx context.Context) error {
@@ -50,45 +47,16 @@ func addCertificates(tree *os.Root, bundle []byte) (added int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the tree's CA bundle: %w", err)
 	}
-	missing := certificatesNotIn(bundle, own)
+	missing := trust.Missing(bundle, own)
 	if len(missing) == 0 {
 		return 0, nil
 	}
-	if err := layFile(tree, file{Path: hostCertificates, Dir: true, Mode: 0o755}); err != nil {
-		return 0, err
-	}
+	folder := trust.Anchors["etc/debian_version"] // the recipes' system
 	for _, block := range missing {
-		sum := sha256.Sum256(block.Bytes)
-		name := fmt.Sprintf("%s/%x.crt", hostCertificates, sum[:8])
+		name := path.Join(folder, trust.Anchor(block))
 		if err := layFile(tree, file{Path: name, Mode: 0o644, Content: pem.EncodeToMemory(block)}); err != nil {
 			return 0, fmt.Errorf("add a certificate: %w", err)
 		}
 	}
 	return len(missing), nil
-}
-
-// certificatesNotIn returns the certificates of bundle that own has not.
-func certificatesNotIn(bundle, own []byte) []*pem.Block {
-	has := map[[32]byte]bool{}
-	eachCertificate(own, func(block *pem.Block) { has[sha256.Sum256(block.Bytes)] = true })
-	var missing []*pem.Block
-	eachCertificate(bundle, func(block *pem.Block) {
-		if sum := sha256.Sum256(block.Bytes); !has[sum] {
-			has[sum] = true
-			missing = append(missing, block)
-		}
-	})
-	return missing
-}
-
-func eachCertificate(bundle []byte, fn func(*pem.Block)) {
-	for rest := bytes.TrimSpace(bundle); ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			return
-		}
-		if block.Type == "CERTIFICATE" {
-			fn(&pem.Block{Type: block.Type, Bytes: block.Bytes})
-		}
-	}
 }

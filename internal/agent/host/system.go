@@ -2,7 +2,6 @@ package host
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,18 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	"github.com/tombolo-dev/tombolo/internal/trust"
 )
-
-// BundlePath is the trust store of Debian and its relatives, under the root.
-const BundlePath = "etc/ssl/certs/ca-certificates.crt"
-
-// otherBundles are where other families of Linux keep theirs. They are replaced
-// where they are; the one of Debian is made, for the variables name it.
-var otherBundles = [...]string{
-	"etc/pki/tls/certs/ca-bundle.crt", // Red Hat
-	"etc/ssl/cert.pem",                // Alpine
-	"etc/ssl/ca-bundle.pem",           // SUSE
-}
 
 // System is the part of the sandbox outside the agent that Init changes.
 type System struct {
@@ -36,7 +25,7 @@ type System struct {
 }
 
 // Bundle is the path of the trust store.
-func (s System) Bundle() string { return filepath.Join(s.Root, BundlePath) }
+func (s System) Bundle() string { return filepath.Join(s.Root, trust.Bundle) }
 
 // Apply makes the system agree with init. Doing it again changes nothing. What
 // programs inside may have changed since the host said it stays: the trust store,
@@ -62,34 +51,6 @@ func (s System) Apply(init hostapi.Init, pidsMax string) error {
 		return s.setHostname(init.Hostname)
 	}
 	return nil
-}
-
-// bundleStamp is the file with the hash of the bundle that the host gave last.
-const bundleStamp = "run/e2b/.ca_bundle"
-
-// setBundle replaces the trust store when the host gives another than last time.
-func (s System) setBundle(bundle []byte) error {
-	if len(bundle) == 0 {
-		return nil
-	}
-	hash := fmt.Sprintf("%x", sha256.Sum256(bundle))
-	stamp := filepath.Join(s.Root, bundleStamp)
-	if last, err := os.ReadFile(stamp); err == nil && string(last) == hash {
-		return nil
-	}
-	if err := s.replace(s.Bundle(), bundle); err != nil {
-		return err
-	}
-	for _, path := range otherBundles {
-		path = filepath.Join(s.Root, path)
-		if _, err := os.Stat(path); err != nil {
-			continue
-		}
-		if err := s.replace(path, bundle); err != nil {
-			return err
-		}
-	}
-	return s.write(stamp, hash)
 }
 
 // setHostname names the machine, and lets the name resolve: sudo and others ask
