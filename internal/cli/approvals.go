@@ -426,7 +426,7 @@ func newApprovalsGrants() *cobra.Command {
 func newApprovalsRevoke() *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke GRANT-ID",
-		Short: "Take back what was approved; what it let through goes on",
+		Short: "Take back what was approved; connections that it let through end",
 		Args:  cobra.ExactArgs(1),
 		RunE: withApprovals(func(cmd *cobra.Command, api *ownapi.Client, args []string) error {
 			err := api.Revoke(cmd.Context(), args[0])
