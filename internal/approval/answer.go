@@ -21,7 +21,7 @@ const (
 
 // Answer decides a hold. The first answer counts; who comes later gets the hold as it
 // is and ErrDecided, ErrExpired or ErrWithdrawn. Other errors: ErrNotFound, ErrChanged
-// when a.Hash is not that of the hold, ErrFull, *InvalidError. An error but the first
+// when a.Hash is not that of the hold, ErrOtherProposal, ErrFull, *InvalidError. An error but the first
 // three changed nothing.
 func (d *Desk) Answer(ctx context.Context, id string, a Answer) (Hold, error) {
 	d.writing.Lock()
@@ -215,10 +215,13 @@ func (a *Answer) check(h *Hold) error {
 		return err
 	}
 	if !a.Approve {
-		if a.Reach != "" || a.Match != nil || a.Duration != 0 || a.Scope != (policy.Scope{}) {
-			return invalid("a denial takes a reason only: no reach, match, duration or scope")
+		if a.Reach != "" || a.Match != nil || a.Proposal != "" || a.Duration != 0 || a.Scope != (policy.Scope{}) {
+			return invalid("a denial takes a reason only: no reach, match, proposal, duration or scope")
 		}
 		return nil
+	}
+	if err := a.takeProposal(h); err != nil {
+		return err
 	}
 	if err := a.checkReach(h); err != nil {
 		return err
@@ -226,6 +229,21 @@ func (a *Answer) check(h *Hold) error {
 	if a.Match != nil {
 		return checkMatch(*a.Match, h.Action)
 	}
+	return nil
+}
+
+// takeProposal makes the match that of the proposal which the answer names.
+func (a *Answer) takeProposal(h *Hold) error {
+	switch {
+	case a.Proposal == "":
+		return nil
+	case a.Match != nil:
+		return invalid("a proposal has a match of its own: give the one or the other")
+	case h.Proposed == nil || h.Proposed.ID != a.Proposal:
+		return ErrOtherProposal
+	}
+	match := h.Proposed.Match
+	a.Match = &match
 	return nil
 }
 

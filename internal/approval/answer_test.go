@@ -193,6 +193,51 @@ func TestProposalsAreBounded(t *testing.T) {
 	require.Error(t, err)
 }
 
+// What is granted is the proposal that was read, and no other that came in its place.
+func TestAnAnswerNamesTheProposalThatWasRead(t *testing.T) {
+	w := newWorld(t, approval.Limits{})
+	id := w.leave(alice, to("a.example"))
+	propose := func(m policy.Match) string {
+		h, err := w.Propose(t.Context(), id, approval.Proposal{Match: m, Reason: "it needs it"})
+		require.NoError(t, err)
+		return h.Proposed.ID
+	}
+	narrow := policy.Match{Host: []string{"a.example"}, Port: []string{"443"}}
+	yes := approval.Answer{Approve: true, Reach: approval.ForSandbox, Hash: w.get(id).Hash, Approver: "carol"}
+	answer := func(change func(*approval.Answer)) (approval.Hold, error) {
+		a := yes
+		change(&a)
+		return w.Answer(t.Context(), id, a)
+	}
+	_, err := answer(func(a *approval.Answer) { a.Proposal = "prp_none" })
+	require.ErrorIs(t, err, approval.ErrOtherProposal, "there is none")
+	read := propose(narrow)
+	_, err = w.Propose(t.Context(), id, approval.Proposal{ID: read, Match: policy.Match{Host: []string{"a.example"}}, Reason: "as the other"})
+	require.Error(t, err, "nobody proposes under the id of what was read")
+	propose(policy.Match{Host: []string{"a.example"}})
+	require.NotEqual(t, read, propose(narrow), "each has an id of its own")
+	for about, change := range map[string]func(*approval.Answer){
+		"the one that was replaced": func(a *approval.Answer) { a.Proposal = read },
+		"a match beside it":         func(a *approval.Answer) { a.Proposal, a.Match = w.get(id).Proposed.ID, &narrow },
+		"once":                      func(a *approval.Answer) { a.Proposal, a.Reach = w.get(id).Proposed.ID, approval.Once },
+		"a denial": func(a *approval.Answer) {
+			*a = approval.Answer{Hash: a.Hash, Approver: a.Approver, Proposal: w.get(id).Proposed.ID}
+		},
+	} {
+		_, err := answer(change)
+		require.Error(t, err, about)
+		require.Equal(t, approval.Pending, w.get(id).State, about)
+		require.Empty(t, w.Grants(), about)
+	}
+	now := w.get(id).Proposed.ID
+	w.restart()
+	h, err := answer(func(a *approval.Answer) { a.Proposal = now })
+	require.NoError(t, err)
+	require.Equal(t, &narrow, h.Answer.Match)
+	require.Equal(t, &narrow, w.Grants()[0].Match)
+	require.Equal(t, now, h.Notice().Proposed.ID)
+}
+
 func TestNarrowFitsItsAction(t *testing.T) {
 	for _, a := range []policy.Action{
 		to("a.example"),

@@ -48,6 +48,9 @@ type Hold struct {
 
 // Proposal is a narrow rule that the asking side suggests, and why.
 type Proposal struct {
+	// ID is given by the desk, a new one for each: who asks may replace what it proposed,
+	// so an answer names the one that was read.
+	ID     string       `json:"id,omitempty"`
 	Match  policy.Match `json:"match"`
 	Reason string       `json:"reason"`
 }
@@ -72,7 +75,10 @@ type Answer struct {
 	Hash    string `json:"hash"`            // of the hold that was read: an answer to another action is refused
 	// Match is what is granted beyond this very action; nil is an action equal to it
 	// (ForSandbox, ForTime). It must fit the action. ByRule wants one, see [Narrow].
-	Match    *policy.Match `json:"match,omitempty"`
+	Match *policy.Match `json:"match,omitempty"`
+	// Proposal is the ID of the proposal that was read, whose Match is taken. With it Match is
+	// not given.
+	Proposal string        `json:"proposal,omitempty"`
 	Duration time.Duration `json:"durationNanos,omitempty"`
 	// Scope of ByRule: one that the sandbox is in. An empty ID is that of the sandbox's.
 	Scope    policy.Scope `json:"scope,omitzero"`

@@ -11,6 +11,8 @@ var (
 	ErrNotFound = errors.New("not found among the approvals")
 	// ErrChanged: the answer was to another action than this one.
 	ErrChanged = errors.New("the hash is not that of the action that waits: read it again before you answer")
+	// ErrOtherProposal: the answer was to another proposal than the one there is.
+	ErrOtherProposal = errors.New("that is not what is proposed, or not any more: read it again before you answer")
 	// ErrDecided: somebody has answered already, and that stands.
 	ErrDecided = errors.New("it was answered already")
 	// ErrExpired: the deadline has passed, and the action was refused.

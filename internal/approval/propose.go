@@ -30,6 +30,7 @@ func (d *Desk) Propose(ctx context.Context, id string, proposal Proposal) (Hold,
 	if err := proposal.check(h.Action); err != nil {
 		return h, err
 	}
+	proposal.ID = newID("prp_")
 	h.Proposed = &proposal
 	ctx, cancel := writeContext(ctx)
 	defer cancel()
@@ -47,6 +48,9 @@ func (d *Desk) Propose(ctx context.Context, id string, proposal Proposal) (Hold,
 }
 
 func (p Proposal) check(a policy.Action) error {
+	if p.ID != "" {
+		return invalid("a proposal is given its id, and brings none")
+	}
 	if p.Reason == "" {
 		return invalid("a proposal needs a reason: say what it is for")
 	}

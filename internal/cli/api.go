@@ -74,6 +74,7 @@ func recordHolds(log audit.Appender) func(approval.Hold) {
 		switch {
 		case h.State == approval.Pending && h.Proposed != nil:
 			r.What, r.Decision, r.Reason = "propose", "ask", h.Proposed.Reason
+			r.Detail = audit.Detail(map[string]any{"action": h.Action.String(), "hash": h.Hash, "proposed": h.Proposed})
 		case h.State == approval.Pending:
 			r.What, r.Decision, r.Reason = "hold", "ask", h.Reason
 		case h.Answer != nil && h.Answer.Approve:

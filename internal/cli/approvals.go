@@ -166,11 +166,16 @@ func printHold(h approval.Hold) {
 	line("asked", when(h.CreatedAt)+times(h.Count))
 	line("deadline", when(h.Deadline))
 	if h.Proposed != nil {
-		line("proposed", words(h.Proposed.Match)+" (the sandbox says: "+visible(h.Proposed.Reason)+")")
+		line("proposed", proposed(h))
 	}
 	if a := h.Answer; a != nil {
 		line("answer", fmt.Sprintf("%s by %s at %s %s", h.State, a.Approver, when(a.At), visible(a.Reason)))
 	}
+}
+
+// proposed writes what a sandbox proposes.
+func proposed(h approval.Hold) string {
+	return fmt.Sprintf("%s %s (the sandbox says: %s)", h.Proposed.ID, words(h.Proposed.Match), visible(h.Proposed.Reason))
 }
 
 // times says how often, when that is more than once.
@@ -208,7 +213,7 @@ func words(m policy.Match) string {
 type answerFlags struct {
 	reach, scope, reason string
 	match                []string
-	proposed             bool
+	proposed             string
 }
 
 func newApprovalsApprove() *cobra.Command {
@@ -227,9 +232,14 @@ server refuses the answer.
   --for rule       those that --match names, or just like this one, from now on, in
                    the scope that --scope names
 
---match takes the fields of a rule's match, host=api.example.com,port=443, or JSON.`,
+--match takes the fields of a rule's match, host=api.example.com,port=443, or JSON.
+--as-proposed takes the match of the proposal that you read. It names its id, since the
+sandbox may propose something else meanwhile; then the server refuses the answer.`,
 		Args: cobra.ExactArgs(1),
 		RunE: withApprovals(func(cmd *cobra.Command, api *ownapi.Client, args []string) error {
+			if flags.proposed == "" && cmd.Flags().Changed("as-proposed") {
+				return errors.New("--as-proposed needs the id of the proposal that you read; `tombolo approvals show` prints it")
+			}
 			h, err := api.Approval(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -243,7 +253,7 @@ server refuses the answer.
 	}
 	cmd.Flags().StringVar(&flags.reach, "for", "once", "what it is good for: once, sandbox, a duration or rule")
 	cmd.Flags().StringArrayVar(&flags.match, "match", nil, "what is approved beyond this very action; repeatable")
-	cmd.Flags().BoolVar(&flags.proposed, "as-proposed", false, "take the match that the sandbox proposed")
+	cmd.Flags().StringVar(&flags.proposed, "as-proposed", "", "take the match of the proposal with this id, as show prints it")
 	cmd.Flags().StringVar(&flags.scope, "scope", "sandbox", "where a rule holds: server, key, template or sandbox")
 	cmd.Flags().StringVar(&flags.reason, "reason", "", "why, for the record")
 	cmd.MarkFlagsMutuallyExclusive("match", "as-proposed")
@@ -268,10 +278,8 @@ func (f answerFlags) request(h approval.Hold) (req ownapi.AnswerRequest, err err
 	switch {
 	case len(f.match) > 0:
 		req.Match, err = parseMatch(f.match)
-	case f.proposed && h.Proposed == nil:
-		err = errors.New("nothing was proposed for it")
-	case f.proposed:
-		req.Match = &h.Proposed.Match
+	case f.proposed != "":
+		req.Proposal = f.proposed
 	case req.Reach == approval.ByRule:
 		match, has := approval.Narrow(h.Action)
 		if !has {
@@ -380,6 +388,9 @@ func newApprovalsWatch() *cobra.Command {
 					return encoder.Encode(h)
 				}
 				_, err := fmt.Printf("%s  %s  %s  %s  %s\n", when(time.Now()), h.ID, cmp.Or(h.Subject.SandboxID, "-"), standing(*h), visible(h.Action.String()))
+				if h.State == approval.Pending && h.Proposed != nil && err == nil {
+					_, err = fmt.Printf("  proposed %s\n", proposed(*h))
+				}
 				return err
 			}, func(err error) {
 				fmt.Fprintf(os.Stderr, "the connection broke and is made again: %v\n", err)

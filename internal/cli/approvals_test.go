@@ -123,8 +123,22 @@ func TestApprovals(t *testing.T) {
 	require.Contains(t, a.run(1, "approve", id, "--for", "2h", "--match", "hots=wide.example").stderr, "hots")
 	require.Contains(t, a.run(1, "approve", id, "--for", "ever").stderr, "--for")
 	require.Contains(t, a.run(1, "approve", id, "--for", "rule", "--scope", "server").stderr, "policy", "an approver changes nothing for others")
-	require.Contains(t, a.run(1, "approve", id, "--as-proposed").stderr, "proposed")
+	require.Contains(t, a.run(1, "approve", id, "--for", "2h", "--as-proposed", "prp_none").stderr, "proposed")
+	require.Contains(t, a.run(1, "approve", id, "--for", "2h", "--as-proposed", "").stderr, "proposal")
 	require.Contains(t, a.run(0, "approve", id, "--for", "2h", "--match", "host=*.example,port=443").stdout, "for 2h")
+	<-done
+
+	id, done = a.ask(connectTo("proposed.test"))
+	propose := func(m policy.Match) string {
+		h, err := a.desk.Propose(t.Context(), id, approval.Proposal{Match: m, Reason: "the tests"})
+		require.NoError(t, err)
+		return h.Proposed.ID
+	}
+	read := propose(policy.Match{Host: []string{"proposed.test"}, Port: []string{"443"}})
+	require.Contains(t, a.run(0, "show", id).stdout, read)
+	wider := propose(policy.Match{Host: []string{"proposed.test"}})
+	require.Contains(t, a.run(1, "approve", id, "--for", "2h", "--as-proposed", read).stderr, "not any more")
+	require.Contains(t, a.run(0, "approve", id, "--for", "2h", "--as-proposed", wider).stdout, `{"host":["proposed.test"]} for 2h`)
 	<-done
 
 	id, done = a.ask(policy.Action{Kind: policy.Exec, Command: "rm -rf \u202e/", User: "user"})
@@ -134,10 +148,10 @@ func TestApprovals(t *testing.T) {
 
 	var grants []approval.Grant
 	require.NoError(t, json.Unmarshal([]byte(a.run(0, "grants", "--json").stdout), &grants))
-	require.Len(t, grants, 2)
+	require.Len(t, grants, 3)
 	require.Equal(t, []string{"*.example"}, grants[0].Match.Host)
-	require.Equal(t, policy.Scope{Kind: policy.SandboxScope, ID: "i1"}, grants[1].Scope)
-	require.Equal(t, []string{"user"}, grants[1].Match.User, "just like what was asked")
+	require.Equal(t, policy.Scope{Kind: policy.SandboxScope, ID: "i1"}, grants[2].Scope)
+	require.Equal(t, []string{"user"}, grants[2].Match.User, "just like what was asked")
 	require.Contains(t, a.run(0, "grants").stdout, "*.example")
 	a.run(0, "revoke", grants[0].ID)
 	require.Contains(t, a.run(1, "revoke", grants[0].ID).stderr, grants[0].ID)

@@ -108,6 +108,7 @@ type AnswerRequest struct {
 	Hash     string         `json:"hash"`
 	Reach    approval.Reach `json:"reach,omitempty"`
 	Match    *policy.Match  `json:"match,omitempty"`
+	Proposal string         `json:"proposal,omitempty"` // id of the one that was read, in place of a match
 	Duration Duration       `json:"duration,omitempty"` // "90m"
 	Scope    policy.Scope   `json:"scope,omitzero"`
 	Reason   string         `json:"reason,omitempty"`
@@ -129,7 +130,7 @@ func (a *API) answer(c *call) (any, error) {
 		return nil, err
 	}
 	return a.Desk.Answer(c.context(), h.ID, approval.Answer{
-		Approve: req.Approve, Reach: req.Reach, Hash: req.Hash, Match: req.Match, Duration: time.Duration(req.Duration),
+		Approve: req.Approve, Reach: req.Reach, Hash: req.Hash, Match: req.Match, Proposal: req.Proposal, Duration: time.Duration(req.Duration),
 		Scope: req.Scope, Reason: req.Reason, Approver: c.auth.Actor(),
 	})
 }

@@ -180,11 +180,19 @@ func TestProposals(t *testing.T) {
 	}
 	now, err := w.client("ann").Approval(t.Context(), h.ID)
 	require.NoError(t, err)
+	require.NotEmpty(t, now.Proposed.ID)
+	proposal.ID = now.Proposed.ID
 	require.Equal(t, &proposal, now.Proposed)
 	require.Equal(t, approval.Pending, now.State, "a proposal allows nothing")
-	for _, body := range []string{"", "{}", `{"match":{"host":["*"]},"reason":"all of it"}`, `{"match":{"host":["api.example"]},"reason":"x","approve":true}`} {
+	for _, body := range []string{"", "{}", `{"match":{"host":["*"]},"reason":"all of it"}`, `{"match":{"host":["api.example"]},"reason":"x","approve":true}`, `{"id":"prp_1","match":{"host":["api.example"]},"reason":"x"}`} {
 		require.Equal(t, 400, w.do("alice", "POST", "/approvals/"+h.ID+"/proposal", body).code, body)
 	}
+	yes := tombolo.AnswerRequest{Approve: true, Hash: h.Hash, Reach: approval.ForSandbox, Proposal: "prp_another"}
+	require.Equal(t, 409, w.do("ann", "POST", "/approvals/"+h.ID+"/answer", encode(t, yes)).code)
+	yes.Proposal = proposal.ID
+	now, err = w.client("ann").Answer(t.Context(), h.ID, yes)
+	require.NoError(t, err)
+	require.Equal(t, &proposal.Match, now.Answer.Match)
 }
 
 func TestGrantsAreSeenAndRevokedByThoseTheyConcern(t *testing.T) {

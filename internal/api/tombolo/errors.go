@@ -82,7 +82,7 @@ func encodeError(err error) *Error {
 		return forbidden("%s", deny)
 	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, approval.ErrNotFound), errors.Is(err, secret.ErrNotFound):
 		return notFound("%s", err)
-	case errors.Is(err, approval.ErrChanged), errors.Is(err, approval.ErrDecided), errors.Is(err, approval.ErrExpired), errors.Is(err, approval.ErrWithdrawn):
+	case errors.Is(err, approval.ErrChanged), errors.Is(err, approval.ErrOtherProposal), errors.Is(err, approval.ErrDecided), errors.Is(err, approval.ErrExpired), errors.Is(err, approval.ErrWithdrawn):
 		return fail(http.StatusConflict, CodeConflict, "%s", err)
 	case errors.Is(err, approval.ErrFull), errors.Is(err, secret.ErrFull):
 		return fail(http.StatusTooManyRequests, CodeTooMany, "%s", err)
