@@ -259,7 +259,7 @@ func (b *blobTar) index() error {
 		if members > maxMembers {
 			return &rootfs.LimitError{What: "files in the archive", Limit: maxMembers}
 		}
-		name := path.Clean(h.Name)
+		name := strings.Clone(path.Clean(h.Name)) // not a part of an extended header, which it would keep
 		switch h.Typeflag {
 		case tar.TypeReg:
 			// The reader reads the file itself, so that is where the content begins.
@@ -269,9 +269,9 @@ func (b *blobTar) index() error {
 			}
 			b.spans[name] = [2]int64{offset, h.Size}
 		case tar.TypeSymlink:
-			b.links[name] = path.Join(path.Dir(name), h.Linkname)
+			b.links[name] = strings.Clone(path.Join(path.Dir(name), h.Linkname))
 		case tar.TypeLink:
-			b.links[name] = path.Clean(h.Linkname)
+			b.links[name] = strings.Clone(path.Clean(h.Linkname))
 		}
 	}
 }

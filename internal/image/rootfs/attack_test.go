@@ -4,10 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -175,7 +177,7 @@ func (w world) list() []string {
 }
 
 // small limits are met by small archives.
-var small = rootfs.Limits{Entries: 2000, Members: 3000, FileBytes: 1 << 20, Bytes: 4 << 20}
+var small = rootfs.Limits{Entries: 2000, Members: 3000, FileBytes: 1 << 20, Bytes: 4 << 20, TextBytes: 200_000}
 
 // TestHostileLayers has a row for each attack: it ends with an error that says what is
 // wrong, or lands in the tree as the list says. Nothing may appear beside it.
@@ -263,6 +265,10 @@ func TestHostileLayers(t *testing.T) {
 		{"a larger file than allowed", [][]byte{raw('0', "a", "", "00004000001\x00")}, "more than 1048576 bytes of one file", nil},
 		{"more bytes than allowed", [][]byte{archive(t, many(5, func(i int) entry { return file(fmt.Sprint(i), strings.Repeat("x", 1<<20)) })...)}, "more than 4194304 bytes", nil},
 		{"more bytes than allowed under one name", [][]byte{archive(t, many(5, func(i int) entry { return file("a", strings.Repeat("x", 1<<20)) })...)}, "more than 4194304 bytes", nil},
+		{"more bytes of names than allowed", [][]byte{archive(t, many(801, func(i int) entry { return file(fmt.Sprintf("%0250d", i), "") })...)}, "more than 200000 bytes of names and links", nil},
+		{"more bytes of links than allowed", [][]byte{archive(t, many(50, func(i int) entry { return link(fmt.Sprint(i), strings.Repeat("x", 4095)) })...)}, "more than 200000 bytes of names and links", nil},
+		{"links in the place of others", [][]byte{archive(t, many(100, func(int) entry { return link("a", strings.Repeat("x", 4095)) })...),
+			archive(t, file(".wh.a", "")), archive(t, file("b", "x"))}, "", []string{"b x"}},
 		{"a file that ends early", [][]byte{raw('0', "a", "", "00000400000\x00")}, "unexpected EOF", nil},
 		{"a negative size", [][]byte{raw('0', "a", "", "-0000400000\x00")}, "read the archive", nil},
 		{"a hole of a terabyte", [][]byte{sparse("a", 1<<40)}, "more than 1048576 bytes of one file", nil},
@@ -304,6 +310,15 @@ func writes(w world) error {
 	return rootfs.New(nil, rootfs.Limits{}).AddImage(context.Background(), f)
 }
 
+// removed are marks for n long names that are not there.
+func removed(n int) []entry {
+	var all []entry
+	for i := range n {
+		all = append(all, device(strings.Repeat("d/", 2000)+fmt.Sprint(i), 0, 0))
+	}
+	return all
+}
+
 func TestHostileUppers(t *testing.T) {
 	base := archive(t, file("etc/a", "x"), file("etc/b", "y"), link("l", "etc"), link("out", "/../.."))
 	for _, test := range []struct {
@@ -326,6 +341,7 @@ func TestHostileUppers(t *testing.T) {
 		{"a link replaced by a folder", archive(t, dir("./l/"), file("./l/f", "z")), "", []string{"etc/a x", "etc/b y", "l/f z", "out -> /../.."}},
 		{"through a link that leads out", archive(t, file("./out/c", "z")), "", []string{"c z", "etc/a x", "etc/b y", "l -> etc", "out -> /../.."}},
 		{"dots", archive(t, file("./../c", "z")), "leads out of the root", nil},
+		{"more bytes of removed names than allowed", archive(t, removed(60)...), "more than 200000 bytes of names and links", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, small)
@@ -357,6 +373,37 @@ func TestHolesCostNoDisk(t *testing.T) {
 	text, err := back.ReadFile("zeros", 2<<20)
 	require.NoError(t, err)
 	assert.Equal(t, strings.Repeat("\x00", 1<<20)+"end", string(text))
+}
+
+// TestHeadersAreNotKept: an extended header may have a mebibyte beside the name and the
+// target in it.
+func TestHeadersAreNotKept(t *testing.T) {
+	read, write := io.Pipe()
+	go func() {
+		w := tar.NewWriter(write)
+		more := map[string]string{"comment": strings.Repeat("x", 1<<20-1000)}
+		var err error
+		for i := range 64 {
+			e := link(fmt.Sprint("ä", i), fmt.Sprint("ö", i))
+			e.PAXRecords = more
+			err = errors.Join(err, w.WriteHeader(&e.Header))
+		}
+		write.CloseWithError(errors.Join(err, w.Close()))
+	}()
+	w := newWorld(t, rootfs.Limits{})
+	before := heap()
+	require.NoError(t, w.tree.ApplyLayer(t.Context(), read))
+	require.Equal(t, 64, w.tree.Entries())
+	require.Less(t, heap()-before, int64(4<<20))
+	runtime.KeepAlive(w.tree)
+}
+
+// heap is the bytes in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestAFullDiskEndsWhatIsSpooled(t *testing.T) {

@@ -194,7 +194,12 @@ func (t *Tree) folderAt(path string) (*Inode, error) {
 // hard links to it.
 func (t *Tree) upperMember(m member, removed map[string]bool) error {
 	if marksRemoved(m, removed) {
-		removed[m.name] = true
+		if !removed[m.name] {
+			if err := t.addText(int64(len(m.name))); err != nil {
+				return err
+			}
+			removed[strings.Clone(m.name)] = true
+		}
 		in, name, n, err := t.find(m.name, false, false)
 		if err != nil || n == nil {
 			return nil // nothing below it either
@@ -310,7 +315,7 @@ func (m member) inode() (*Inode, error) {
 		if m.Linkname == "" || len(m.Linkname) > maxTarget || strings.ContainsRune(m.Linkname, 0) {
 			return nil, fmt.Errorf("a link to %d bytes; it must be 1 to %d, none of them zero", len(m.Linkname), maxTarget)
 		}
-		n.Target = m.Linkname
+		n.Target = strings.Clone(m.Linkname) // as with names, see put
 		n.Mode = unix.S_IFLNK | 0o777
 	}
 	if n.isDevice() {

@@ -26,11 +26,15 @@ type Limits struct {
 	// FileBytes is the longest file; Bytes all of them together, and what the
 	// archives may hold after decompression. Holes count as what they claim.
 	FileBytes, Bytes int64
+	// TextBytes are of all names and targets of links, which are in memory.
+	TextBytes int64
 }
 
 // DefaultLimits allow a multiple of what the largest images in public registries
-// have. An entry takes some 250 bytes of memory, a folder 600.
-var DefaultLimits = Limits{Entries: 2_000_000, Members: 4_000_000, FileBytes: 64 << 30, Bytes: 128 << 30}
+// have. An entry takes some 250 bytes of memory, a folder 600, besides its name.
+var DefaultLimits = Limits{
+	Entries: 2_000_000, Members: 4_000_000, FileBytes: 64 << 30, Bytes: 128 << 30, TextBytes: 256 << 20,
+}
 
 func (l Limits) orDefault() Limits {
 	fill := func(v *int64, d int64) {
@@ -43,6 +47,7 @@ func (l Limits) orDefault() Limits {
 	fill(&members, int64(DefaultLimits.Members))
 	fill(&l.FileBytes, DefaultLimits.FileBytes)
 	fill(&l.Bytes, DefaultLimits.Bytes)
+	fill(&l.TextBytes, DefaultLimits.TextBytes)
 	l.Entries, l.Members = int(entries), int(members)
 	return l
 }
@@ -76,6 +81,7 @@ type Tree struct {
 	entries int   // names there are
 	members int   // members of archives applied
 	bytes   int64 // of the files there are
+	text    int64 // of names and targets
 	read    int64 // from archives
 	layer   uint32
 }
@@ -266,12 +272,15 @@ func (t *Tree) put(in *Inode, name string, n *Inode) error {
 		}
 		t.drop(in, name)
 	}
-	size := int64(0)
-	if n.IsRegular() && n.Nlink == 0 {
-		size = n.Content.Size
+	size, text := int64(0), int64(len(name))
+	if n.Nlink == 0 {
+		size, text = n.Content.Size, text+int64(len(n.Target))
 	}
 	if t.entries >= t.limits.Entries {
 		return &LimitError{"entries", int64(t.limits.Entries)}
+	}
+	if err := t.addText(text); err != nil {
+		return err
 	}
 	if size > t.limits.Bytes-t.bytes {
 		return &LimitError{"bytes of files", t.limits.Bytes}
@@ -282,7 +291,8 @@ func (t *Tree) put(in *Inode, name string, n *Inode) error {
 	if in.names == nil {
 		in.names = map[string]entry{}
 	}
-	in.names[name] = entry{n, t.layer}
+	// A name of an archive's is a part of its whole extended header, and would keep it.
+	in.names[strings.Clone(name)] = entry{n, t.layer}
 	n.Nlink++
 	t.entries++
 	t.bytes += size
@@ -291,6 +301,15 @@ func (t *Tree) put(in *Inode, name string, n *Inode) error {
 		touched = n
 	}
 	t.touch(touched)
+	return nil
+}
+
+// addText counts bytes of names and targets.
+func (t *Tree) addText(n int64) error {
+	if n > t.limits.TextBytes-t.text {
+		return &LimitError{"bytes of names and links", t.limits.TextBytes}
+	}
+	t.text += n
 	return nil
 }
 
@@ -305,17 +324,19 @@ func (t *Tree) touch(dir *Inode) {
 func (t *Tree) drop(in *Inode, name string) {
 	n := in.names[name].inode
 	delete(in.names, name)
-	t.forget(n)
+	t.forget(name, n)
 }
 
-func (t *Tree) forget(n *Inode) {
+func (t *Tree) forget(name string, n *Inode) {
 	t.entries--
+	t.text -= int64(len(name))
 	n.Nlink--
-	if n.Nlink == 0 && n.IsRegular() {
+	if n.Nlink == 0 {
 		t.bytes -= n.Content.Size
+		t.text -= int64(len(n.Target))
 	}
-	for _, e := range n.names {
-		t.forget(e.inode)
+	for name, e := range n.names {
+		t.forget(name, e.inode)
 	}
 }
 
