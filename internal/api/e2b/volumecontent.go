@@ -24,7 +24,8 @@ import (
 const (
 	maxVolumePath    = 4096 // bytes
 	maxVolumeDepth   = 32
-	maxVolumeEntries = 50_000 // of one list
+	maxVolumeEntries = 50_000  // of one list
+	maxVolumeList    = 8 << 20 // bytes of the paths in it
 	// contentOwner and these modes have what is made without any: the default user
 	// of E2B's templates.
 	contentOwner  = 1000
@@ -237,14 +238,14 @@ func patchPath(w http.ResponseWriter, r *http.Request, root *os.Root, name strin
 	return answerEntry(w, http.StatusOK, root, name)
 }
 
-func deletePath(w http.ResponseWriter, _ *http.Request, root *os.Root, name string) error {
+func deletePath(w http.ResponseWriter, r *http.Request, root *os.Root, name string) error {
 	if name == "." {
 		return failure(http.StatusNotFound, "the folder of a volume cannot be removed: delete the volume, or remove what is in it")
 	}
 	if _, err := root.Lstat(name); err != nil {
 		return err
 	}
-	if err := root.RemoveAll(name); err != nil {
+	if err := removeTree(r.Context(), root, name); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -267,45 +268,11 @@ func getDir(w http.ResponseWriter, r *http.Request, root *os.Root, name string) 
 	if !info.IsDir() {
 		return failure(http.StatusNotFound, "path '%.200s' is no directory", r.URL.Query().Get("path"))
 	}
-	entries := []entryStat{}
-	if err := listInto(r, root, name, depth, &entries); err != nil {
+	l := lister{ctx: r.Context(), root: root}
+	if err := l.list(name, depth); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, entries)
-	return nil
-}
-
-// listInto adds what is in a folder, by name, and below it down to a depth. Links
-// are listed and not followed.
-func listInto(r *http.Request, root *os.Root, name string, depth int, entries *[]entryStat) error {
-	if err := r.Context().Err(); err != nil {
-		return err
-	}
-	found, err := fs.ReadDir(root.FS(), name)
-	if err != nil {
-		return err
-	}
-	for _, f := range found {
-		e, err := statEntry(root, path.Join(name, f.Name()))
-		if errors.Is(err, fs.ErrNotExist) { // removed just now
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if len(*entries) == maxVolumeEntries {
-			return invalid("there are more than %d entries: list a folder below, or less deep", maxVolumeEntries)
-		}
-		*entries = append(*entries, e)
-		if e.Type != "directory" || depth == 1 {
-			continue
-		}
-		err = listInto(r, root, path.Join(name, f.Name()), depth-1, entries)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
-			return err
-		}
-	}
-	return nil
+	return l.answer(w)
 }
 
 func postDir(w http.ResponseWriter, r *http.Request, root *os.Root, name string) error {
