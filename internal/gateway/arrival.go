@@ -21,6 +21,7 @@ type arrival struct {
 	// fixedSize, when set, is that of each buffer, which then do not count, bytes.
 	fixedSize int
 	first     *flight // what the client sent first, once it is looked at
+	tlsOnly   bool    // see Decision.TLSOnly
 
 	mu       sync.Mutex
 	answered bool        // the handshake was completed or refused
@@ -108,6 +109,7 @@ func (a *arrival) serve() {
 	case Allow:
 		a.carry(judged{request: r, era: era}, nil)
 	case Inspect:
+		a.tlsOnly = d.TLSOnly
 		a.inspect(r)
 	default:
 		a.refuse(r, d)

@@ -30,7 +30,7 @@ func (a *arrival) inspectFlight(r Request, f *flight) {
 		a.reset()
 	case is == speaksTLS:
 		a.inspectTLS(r, f)
-	case is == speaksHTTP:
+	case is == speaksHTTP && !a.tlsOnly:
 		a.inspectHTTP(r, f)
 	default:
 		a.inspectOpaque(r, f)
@@ -103,9 +103,14 @@ func (a *arrival) inspectTLS(r Request, f *flight) {
 		return
 	}
 	era := a.n.era()
-	d := a.n.judgeNamed(a.n.ctx, r, a.decide)
+	d := a.judgeTLS(&r)
 	j := judged{request: r, era: era}
 	switch {
+	case d.Allowed() && h.encrypted && a.tlsOnly && a.n.interception != nil:
+		// Another name may be hidden in it, which is found out by ending the TLS. Browsers
+		// send the extension with nothing hidden, and do not notice.
+		j.enough = true
+		a.intercept(j, f)
 	case d.Allowed() && h.encrypted:
 		a.refuseFlight(r, f, a.n.deny(r, "the TLS handshake hides the name of the server (Encrypted Client Hello): turn that off in the client"))
 	case d.Allowed():
@@ -116,6 +121,21 @@ func (a *arrival) inspectTLS(r Request, f *flight) {
 	default:
 		a.refuseFlight(r, f, a.n.needAllow(r, d))
 	}
+}
+
+// judgeTLS judges a connection by the name in its hello. Where only some names matter,
+// others do not have to lead to the destination.
+func (a *arrival) judgeTLS(r *Request) Decision {
+	if !a.tlsOnly || r.Name == "" || r.Held || a.n.names.has(r.Destination.Addr(), r.Name) {
+		return a.n.judgeNamed(a.n.ctx, *r, a.decide)
+	}
+	r.Unproven = true
+	d := a.decide(*r)
+	if d.Verdict != Inspect {
+		return d
+	}
+	r.Unproven = false
+	return a.n.judgeNamed(a.n.ctx, *r, func(Request) Decision { return d })
 }
 
 // nameOf sets the name of a request to the one in a hello. It says why the hello is

@@ -55,6 +55,10 @@ type Request struct {
 	// it is no event.
 	Again bool
 
+	// Unproven, of TLS: Name is what the client says, and whether it leads to Destination
+	// is not known (see Decision.TLSOnly).
+	Unproven bool
+
 	// Datagrams: of DNSAnswer with a port, the address is to be sent datagrams.
 	Datagrams bool
 
@@ -95,6 +99,12 @@ type Decision struct {
 	// Ask says how the program inside can ask for what was refused, in words; empty when
 	// it cannot.
 	Ask string
+	// TLSOnly, with Inspect of TCP: the destination is allowed whatever is said to it, and
+	// only hosts that TLS names are looked for. What the client speaks in place of TLS is
+	// asked about as Opaque, HTTP too, and a name that does not lead to the destination is
+	// asked about as Unproven: with Allow the connection passes, with Inspect the name must
+	// lead there.
+	TLSOnly bool
 	// Readable, of a deny, has the program inside told why where its protocol has words
 	// for it: HTTP, and TLS where there is an [Interceptor], are answered 403. A connection to
 	// port 80 or 443 is opened for that; any other is reset without ever looking open.

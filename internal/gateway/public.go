@@ -38,6 +38,9 @@ func (p *Public) refuses(addr netip.Addr) string {
 		return "no address"
 	}
 	addr = addr.WithZone("")
+	if why := Metadata(addr); why != "" {
+		return why
+	}
 	if why := reserved(addr); why != "" {
 		return why
 	}
@@ -65,7 +68,7 @@ var reservedRanges = []struct {
 	{netip.MustParsePrefix("10.0.0.0/8"), "private (RFC 1918)"},
 	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT (RFC 6598)"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
-	{netip.MustParsePrefix("169.254.0.0/16"), "link-local, where clouds keep metadata (RFC 3927)"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local (RFC 3927)"},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private (RFC 1918)"},
 	{netip.MustParsePrefix("192.0.0.0/24"), "for protocol assignments (RFC 6890)"},
 	{netip.MustParsePrefix("192.88.99.0/24"), "the former 6to4 relay (RFC 7526)"},
@@ -82,6 +85,39 @@ var reservedRanges = []struct {
 	{netip.MustParsePrefix("fe80::/10"), "link-local"},
 	{netip.MustParsePrefix("fec0::/10"), "site-local (RFC 3879)"},
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},
+}
+
+// metadataAddresses are where clouds keep what a machine may know of itself, its
+// credentials among that: the address that most have, and what single ones have beside it or
+// in its place.
+var metadataAddresses = []struct {
+	addr netip.Addr
+	what string
+}{
+	{netip.MustParseAddr("169.254.169.254"), "link-local, where clouds keep metadata"},
+	{netip.MustParseAddr("168.63.129.16"), "where Azure keeps what its agents need"},
+	{netip.MustParseAddr("100.100.100.200"), "where Alibaba Cloud keeps metadata"},
+	{netip.MustParseAddr("192.0.0.192"), "where Oracle Cloud keeps metadata"},
+	{netip.MustParseAddr("fd00:ec2::254"), "where AWS keeps metadata"},
+	{netip.MustParseAddr("fd20:ce::254"), "where Google Cloud keeps metadata"},
+	{netip.MustParseAddr("fd00:c1::a9fe:a9fe"), "where Oracle Cloud keeps metadata"},
+}
+
+// Metadata says what addr is if a cloud keeps the metadata of machines there, also in an IPv6
+// form, or "". Nothing may open these.
+func Metadata(addr netip.Addr) string {
+	addr = addr.WithZone("")
+	for _, m := range metadataAddresses {
+		if m.addr == addr {
+			return m.what
+		}
+	}
+	if inner, how := embedded(addr); inner.IsValid() {
+		if why := Metadata(inner); why != "" {
+			return how + " of an address that is " + why
+		}
+	}
+	return ""
 }
 
 func reserved(addr netip.Addr) string {

@@ -37,6 +37,11 @@ func TestPublicRefusesWhatIsNotPublic(t *testing.T) {
 		{"10.255.255.255", false},
 		{"100.64.0.0", false},
 		{"100.100.100.200", false}, // metadata of a cloud
+		{"168.63.129.16", false},   // the same, and formally public
+		{"168.63.129.17", true},
+		{"::ffff:168.63.129.16", false},
+		{"64:ff9b::a83f:8110", false},
+		{"fd20:ce::254", false},
 		{"100.127.255.255", false},
 		{"127.0.0.1", false},
 		{"127.255.255.254", false},

@@ -124,8 +124,8 @@ func (g *Guard) Recheck() {
 
 // openedBy is the table of what rules of the server allow at addresses that are not
 // public. Only a rule that names them does, for the ports and hosts that it is about: one for
-// all addresses opens none of these. What is never opened is loopback and link-local, where
-// clouds keep metadata.
+// all addresses opens none of these. What is never opened is loopback and link-local, and
+// where clouds keep metadata (see floor).
 func (g *Guard) openedBy(tables []policy.Table) policy.Table {
 	opened := policy.Table{
 		Scope:   policy.Scope{Kind: policy.ServerScope},
@@ -184,6 +184,9 @@ var openable = []netip.Prefix{
 // floor says why no rule can allow an action, or "": its address is not public, and no rule
 // of the server that names it may be about it.
 func (g *Guard) floor(a policy.Action) string {
+	if why := gateway.Metadata(a.Address); why != "" {
+		return why
+	}
 	why := g.public.Refuses(a.Address)
 	if why == "" || (policy.Set{g.opened.Load()}).Judge(a).Decision != policy.Deny {
 		return ""

@@ -111,7 +111,7 @@ func TestDecisions(t *testing.T) {
 	}
 	metadata := policy.Table{
 		Scope: server,
-		Rules: []policy.Rule{{Name: "all", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"169.254.169.254", "0.0.0.0/0", "127.0.0.1"}}}}},
+		Rules: []policy.Rule{{Name: "all", Kind: policy.Egress, Decision: policy.Allow, Match: []policy.Match{{Address: []string{"169.254.169.254", "168.63.129.16", "100.64.0.0/10", "192.0.0.192", "0.0.0.0/0", "127.0.0.1"}}}}},
 	}
 	tcp := func(to string, names ...string) gateway.Request {
 		r := gateway.Request{Protocol: gateway.TCP, Destination: at(to), Names: names}
@@ -134,6 +134,12 @@ func TestDecisions(t *testing.T) {
 		{"private addresses are not", nil, sandbox.NetworkOptions{}, tcp("10.1.2.3:443"), gateway.Deny},
 		{"nor is metadata", nil, sandbox.NetworkOptions{}, tcp("169.254.169.254:80"), gateway.Deny},
 		{"nor for a rule that allows it: nothing opens link-local", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("169.254.169.254:80"), gateway.Deny},
+		{"nor Azure's, which is a public address", nil, sandbox.NetworkOptions{}, tcp("168.63.129.16:80"), gateway.Deny},
+		{"nor for a rule that names it", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("168.63.129.16:32526"), gateway.Deny},
+		{"nor one that opens the range it is in", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("100.100.100.200:80"), gateway.Deny},
+		{"which opens the rest of that range", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("100.100.100.201:80"), gateway.Allow},
+		{"nor one that names the address of Oracle's", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("192.0.0.192:80"), gateway.Deny},
+		{"nor by datagrams", []policy.Table{metadata}, sandbox.NetworkOptions{}, gateway.Request{Protocol: gateway.UDP, Destination: at("168.63.129.16:53")}, gateway.Deny},
 		{"nor a rule for all addresses", []policy.Table{metadata}, sandbox.NetworkOptions{}, tcp("10.1.2.3:80"), gateway.Deny},
 		{"a rule of the server opens a private range that it names", []policy.Table{private}, sandbox.NetworkOptions{}, tcp("10.9.1.1:5432"), gateway.Allow},
 		{"and nothing beside it", []policy.Table{private}, sandbox.NetworkOptions{}, tcp("10.8.1.1:5432"), gateway.Deny},
@@ -196,7 +202,8 @@ func TestNamesLeadToWhatIsOpened(t *testing.T) {
 		{"db.example", "10.9.0.5:5432", gateway.Allow},
 		{"db.example", "10.9.0.5:22", gateway.Deny}, // of a name that was held
 		{"db.example", "10.9.0.6:0", gateway.Deny},
-		{"evil.com", "10.9.0.5:0", gateway.Deny}, // rebinding
+		{"db.example", "168.63.129.16:0", gateway.Deny}, // metadata
+		{"evil.com", "10.9.0.5:0", gateway.Deny},        // rebinding
 	} {
 		d := w.policy.Decide(t.Context(), gateway.Request{Protocol: gateway.DNSAnswer, Name: row.name, Destination: at(row.to)})
 		require.Equal(t, row.want, d.Verdict, "%v %+v", row, d)

@@ -361,24 +361,41 @@ func (n judge) connection(ctx context.Context, st *standing, r gateway.Request) 
 		return d
 	}
 	v := n.setFor(st, r).Judge(partial)
+	port := r.Destination.Port()
+	inspect := gateway.Decision{Verdict: gateway.Inspect, Reason: "what the connection is for has to be seen"}
 	switch {
 	case v.Decision == policy.Deny:
 		return n.refuse(st, r, a, outcome{verdict: v, reason: v.Reason, id: newID()})
-	case v.Decision == policy.Allow && !r.Held && !st.sees(r.Names...) && !st.watches(r.Destination.Port()):
-		return n.allow(st, r, a, outcome{allowed: true, verdict: v, reason: v.Reason})
+	case v.Decision != policy.Allow || r.Held || st.sees(r.Names...) || st.watches(port):
+		return inspect
+	case st.hasHosts() && !slices.Contains(serversSpeakFirst, port):
+		inspect.TLSOnly = true // the address may be a host's that was looked up elsewhere
+		return inspect
 	}
-	return gateway.Decision{Verdict: gateway.Inspect, Reason: "what the connection is for has to be seen"}
+	return n.allow(st, r, a, outcome{allowed: true, verdict: v, reason: v.Reason})
 }
+
+// serversSpeakFirst are the ports of mail, file transfer and MySQL, on which the wait for
+// what the client says would be for nothing.
+var serversSpeakFirst = []uint16{21, 25, 110, 143, 587, 3306}
 
 // named judges a connection that says its name in a TLS handshake.
 func (n judge) named(ctx context.Context, st *standing, r gateway.Request) gateway.Decision {
 	a := egress(r, "tcp", r.Name)
 	a.Unknown |= policy.RequestField
+	if r.Unproven && !st.sees(r.Name) {
+		a.Host, a.Unknown = "", a.Unknown|policy.HostField // rules are not about what anybody may say
+	}
 	if d, refused := n.below(st, r, a); refused {
 		return d
 	}
 	v := n.setFor(st, r).Judge(a)
-	if v.Decision == "" || v.Decision != policy.Deny && st.sees(r.Name) {
+	if a.Unknown&policy.HostField != 0 && v.Decision == "" { // rules changed since
+		v.Decision, v.Reason = policy.Deny, "the name that the connection says was not checked against its address: connect again"
+	}
+	// Who says no name at the address of such a host is served as if it had said that one.
+	seen := st.sees(r.Name) || r.Name == "" && st.sees(r.Names...)
+	if v.Decision == "" || v.Decision != policy.Deny && seen {
 		if n.guard.config.Interceptor == nil {
 			return n.refuse(st, r, a, outcome{verdict: v, reason: errNoInterceptor.Error(), id: newID()})
 		}
@@ -420,7 +437,7 @@ func milder(a, b policy.Decision) bool {
 	return slices.Index(order, a) < slices.Index(order, b)
 }
 
-// flow judges datagrams. HTTP/3 to a host whose requests have to be seen is refused:
+// flow judges datagrams. HTTP/3 is refused where requests to any host have to be seen:
 // clients fall back to TCP.
 func (n judge) flow(ctx context.Context, st *standing, r gateway.Request) gateway.Decision {
 	names := append(slices.Clone(r.Names), "")
@@ -439,8 +456,8 @@ func (n judge) flow(ctx context.Context, st *standing, r gateway.Request) gatewa
 	if d, refused := n.below(st, r, best); refused {
 		return d
 	}
-	if r.Destination.Port() == 443 && st.sees(r.Names...) {
-		verdict.Decision, verdict.Reason = policy.Deny, "requests to this host have to be seen, and HTTP/3 hides them: use HTTP/2 or HTTP/1.1"
+	if r.Destination.Port() == 443 && st.hasHosts() { // which one it is for cannot be seen
+		verdict.Decision, verdict.Reason = policy.Deny, "requests to some hosts have to be seen, and HTTP/3 hides them: use HTTP/2 or HTTP/1.1"
 	}
 	return n.finish(ctx, st, r, best, verdict)
 }

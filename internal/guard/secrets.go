@@ -52,9 +52,14 @@ func (st *standing) sees(hosts ...string) bool {
 	return false
 }
 
-// watches tells whether requests in the clear are looked at for placeholders that go
-// astray.
-func (st *standing) watches(port uint16) bool { return port == 80 && len(st.owner.Secrets) > 0 }
+// hasHosts tells whether there is any host that sees is true of.
+func (st *standing) hasHosts() bool { return st.session != nil && len(st.session.Hosts()) > 0 }
+
+// watches tells whether requests in the clear are looked at: for hosts that are seen,
+// and for placeholders that go astray.
+func (st *standing) watches(port uint16) bool {
+	return port == 80 && (len(st.owner.Secrets) > 0 || st.hasHosts())
+}
 
 // Rewrite implements gateway.Rewriter: headers are set and placeholders become values,
 // when rules let them, and never in the clear.

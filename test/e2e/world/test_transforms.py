@@ -6,6 +6,7 @@ import pytest
 from e2b import ALL_TRAFFIC, Sandbox
 
 from inside import echo, fetch, python, reaches, shell
+from test_attacks import DATAGRAM
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +112,28 @@ def test_within_a_connection_to_one_host_there_is_no_other(changeable, world, ve
     status, _ = fetch(changeable, "https://open.cdn.example/fronted", version, "-H", "Host: hidden.cdn.example")
     assert status in (403, 421)
     assert world.origin.requests("/fronted") == [] and world.origin.requests(host="hidden") == []
+
+
+@pytest.mark.parametrize("url, why", [
+    ("https://good.example/echo", "the handshake names it"),
+    ("http://good.example/echo", "the request names it"),
+    ("https://good.example:8443/echo", "a name counts on every port"),
+])
+def test_an_address_from_elsewhere_is_no_way_around_the_headers(new_box, world, url, why):
+    """The sandbox never looks the name up here: it has the address written down."""
+    box = new_box(network=HEADERS)
+    seen = echo(box, url, *[option for port in (80, 443, 8443) for option in ("--resolve", f"good.example:{port}:203.0.113.10")])
+    assert [value for name, value in seen["headers"] if name == "x-added"] == ["by the rule"], why
+    assert world.names.asked("good") != [], "the gateway asked where the name leads"
+
+
+def test_http3_is_no_way_around_the_headers(new_box, world):
+    box = new_box(network=HEADERS)
+    python(box, DATAGRAM, "203.0.113.10", "443")
+    assert world.packets.seen(address="203.0.113.10") == []
+
+
+def test_what_else_a_sandbox_with_headers_does_is_left_alone(new_box, world):
+    box = new_box(network=HEADERS)
+    assert fetch(box, "https://other.example/", "-k", "--resolve", "other.example:443:203.0.113.10")[0] == 200, "a name that does not lead there"
+    assert "World Test Authority" in shell(box, "echo | openssl s_client -connect 203.0.113.10:443 -servername other.example 2>/dev/null | openssl x509 -noout -issuer")

@@ -1,0 +1,88 @@
+package guard_test
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/guard"
+	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+// newSecretWorld is newWorld with secrets, and headers set on requests to api.example.com.
+func newSecretWorld(t *testing.T, tables ...policy.Table) *world {
+	t.Helper()
+	dir := t.TempDir()
+	kept, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
+	require.NoError(t, err)
+	t.Cleanup(func() { kept.Close() })
+	vault, err := secret.Open(t.Context(), dir, kept, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	w := &world{records: &records{}}
+	w.Guard, err = guard.New(t.Context(), guard.Config{
+		Store: noTemplates{}, Audit: w.records, Interceptor: interceptor{}, Vault: vault, Log: slog.New(slog.DiscardHandler),
+		Tables: func(context.Context) ([]policy.Table, error) { return tables, nil },
+	})
+	require.NoError(t, err)
+	w.own(sandbox.NetworkOptions{Headers: []sandbox.HostHeaders{{Host: "api.example.com", Headers: map[string]string{"X-Tenant": "ours"}}}})
+	w.policy = w.Policy(func() *sandbox.Owner { return w.owner })
+	return w
+}
+
+// Headers and secrets of a host are for every connection to it, however the program came
+// by its address.
+func TestHostsAreSeenWhateverWasLookedUp(t *testing.T) {
+	w := newSecretWorld(t)
+	const api = "api.example.com"
+	to := func(p gateway.Protocol, port uint16, name string, looked ...string) gateway.Request {
+		return gateway.Request{Protocol: p, Destination: netip.AddrPortFrom(netip.MustParseAddr("93.184.216.34"), port), Name: name, Names: looked}
+	}
+	unproven := func(r gateway.Request) gateway.Request { r.Unproven = true; return r }
+	for _, row := range []struct {
+		what, why string
+		request   gateway.Request
+		want      gateway.Verdict
+		tlsOnly   bool
+	}{
+		{"a looked up host", "its requests get the headers", to(gateway.TCP, 443, api, api), gateway.Inspect, false},
+		{"an address from elsewhere", "it may be the host's", to(gateway.TCP, 443, ""), gateway.Inspect, true},
+		{"an address of another host", "they may share it", to(gateway.TCP, 443, "cdn.example", "cdn.example"), gateway.Inspect, true},
+		{"another port", "the host may serve there", to(gateway.TCP, 8443, ""), gateway.Inspect, true},
+		{"in the clear", "requests there get the headers too", to(gateway.TCP, 80, ""), gateway.Inspect, false},
+		{"mail", "the server speaks first", to(gateway.TCP, 25, ""), gateway.Allow, false},
+		{"a handshake for the host", "it is the host", to(gateway.TLS, 443, api), gateway.Inspect, false},
+		{"one that says so of any address", "the gateway then finds out whether it leads there", unproven(to(gateway.TLS, 443, api)), gateway.Inspect, false},
+		{"a handshake for another", "it passes", to(gateway.TLS, 443, "cdn.example", "cdn.example"), gateway.Allow, false},
+		{"one that says so of any address, for another", "no rule is about it", unproven(to(gateway.TLS, 443, "cdn.example")), gateway.Allow, false},
+		{"a handshake without a name, at the host's address", "it would be served as the host", to(gateway.TLS, 443, "", api), gateway.Inspect, false},
+		{"HTTP/3", "it hides its host", to(gateway.UDP, 443, ""), gateway.Deny, false},
+		{"HTTP/3 to an address of another host", "they may share it", to(gateway.UDP, 443, "cdn.example", "cdn.example"), gateway.Deny, false},
+		{"other datagrams", "they are not HTTP/3", to(gateway.UDP, 53, ""), gateway.Allow, false},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			d := w.policy.Decide(t.Context(), row.request)
+			require.Equal(t, row.want, d.Verdict, "%s: %+v", row.why, d)
+			require.Equal(t, row.tlsOnly, d.TLSOnly, row.why)
+		})
+	}
+	w.own(sandbox.NetworkOptions{})
+	require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), to(gateway.TCP, 443, "")).Verdict, "without headers and secrets nothing is looked at")
+	require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), to(gateway.UDP, 443, "")).Verdict)
+}
+
+// What a connection only says of itself is not what rules go by once they are about names.
+func TestUnprovenNamesMeetNoRuleOfNames(t *testing.T) {
+	w := newSecretWorld(t, onlyExample())
+	r := gateway.Request{Protocol: gateway.TLS, Destination: at("203.0.113.66:443"), Name: "example.com", Unproven: true, Again: true}
+	require.Equal(t, gateway.Deny, w.policy.Decide(t.Context(), r).Verdict)
+	r.Unproven = false
+	require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), r).Verdict)
+}
