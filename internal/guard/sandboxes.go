@@ -105,15 +105,16 @@ func (s *guarded) Snapshot(ctx context.Context, id string, req sandbox.SnapshotR
 }
 
 // SetNetwork checks the options first.
-func (s *guarded) SetNetwork(ctx context.Context, id string, options sandbox.NetworkOptions) (sandbox.Info, error) {
+func (s *guarded) SetNetwork(ctx context.Context, id string, change func(*sandbox.NetworkOptions)) (sandbox.Info, error) {
 	info, err := s.Get(id)
 	if err == nil {
-		err = s.guard.checkNetwork(ctx, info.KeyID, options)
+		change(&info.Network)
+		err = s.guard.checkNetwork(ctx, info.KeyID, info.Network)
 	}
 	if err != nil {
 		return sandbox.Info{}, err
 	}
-	return s.Sandboxes.SetNetwork(ctx, id, options)
+	return s.Sandboxes.SetNetwork(ctx, id, change)
 }
 
 // SetRules checks the rules first.

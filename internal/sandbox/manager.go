@@ -392,10 +392,11 @@ func (m *Manager) SetTimeout(id string, d time.Duration, extendOnly bool) (Info,
 }
 
 // SetNetwork implements Sandboxes.
-func (m *Manager) SetNetwork(ctx context.Context, id string, options NetworkOptions) (Info, error) {
+func (m *Manager) SetNetwork(ctx context.Context, id string, change func(*NetworkOptions)) (Info, error) {
 	return m.changeOwner(ctx, id, "its network options were set", func(info *Info) {
-		options.PrivateTraffic, options.MaskRequestHost = info.Network.PrivateTraffic, info.Network.MaskRequestHost
-		info.Network = options
+		before := info.Network
+		change(&info.Network)
+		info.Network.PrivateTraffic, info.Network.MaskRequestHost, info.Network.HTTPSPorts = before.PrivateTraffic, before.MaskRequestHost, before.HTTPSPorts
 	})
 }
 

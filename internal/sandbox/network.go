@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -27,6 +29,60 @@ func isName(entry string) bool {
 	_, noRange := netip.ParsePrefix(entry)
 	_, noAddress := netip.ParseAddr(entry)
 	return noRange != nil && noAddress != nil
+}
+
+// Limits of network options.
+const (
+	// MaxConnections is the gateway's limit, which a sandbox may have less of.
+	MaxConnections = 2560
+	minBandwidth   = 1 << 10 // bytes a second; less than a packet now and then is no connection
+	maxProxyName   = 255     // bytes of a user name or password (RFC 1929)
+	maxProxyHost   = 253
+	maxProxyCA     = 8 << 10
+)
+
+// Check returns an *InvalidError when the limits or the proxy cannot be had. What may be
+// reached is not looked at: see Policy.
+func (o NetworkOptions) Check() error {
+	for name, bandwidth := range map[string]int64{"bandwidthOut": o.BandwidthOut, "bandwidthIn": o.BandwidthIn} {
+		if bandwidth != 0 && bandwidth < minBandwidth {
+			return &InvalidError{fmt.Sprintf("%s must be 0, for no limit, or %d bytes a second at least", name, minBandwidth)}
+		}
+	}
+	if o.Connections < 0 || o.Connections > MaxConnections {
+		return &InvalidError{fmt.Sprintf("connections must be from 0, for the server's limit, to %d, which that is", MaxConnections)}
+	}
+	if err := o.Proxy.Check(); err != nil {
+		return &InvalidError{"the proxy: " + err.Error()}
+	}
+	return nil
+}
+
+// Check says in words why the proxy cannot be used. Nil is no proxy.
+func (p *EgressProxy) Check() error {
+	if p == nil {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(p.Address)
+	if err == nil && host == "" {
+		err = errors.New("it names no host")
+	}
+	if n, bad := strconv.ParseUint(port, 10, 16); err == nil && (bad != nil || n == 0) {
+		err = errors.New("it has no port from 1 to 65535")
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("address %.300q: %w; use host:port", p.Address, err)
+	case p.Kind != "socks5" && p.Kind != "http":
+		return fmt.Errorf("kind must be socks5 or http, not %.20q", p.Kind)
+	case p.Password != "" && p.Username == "":
+		return errors.New("it has a password and no username")
+	case len(p.Username) > maxProxyName || len(p.Password) > maxProxyName:
+		return fmt.Errorf("user name and password may have %d bytes each", maxProxyName)
+	case len(p.ServerName) > maxProxyHost || len(p.CACert) > maxProxyCA:
+		return fmt.Errorf("serverName may have %d bytes and caCert %d", maxProxyHost, maxProxyCA)
+	}
+	return nil
 }
 
 // PortPlaceholder stands for the port in NetworkOptions.MaskRequestHost.

@@ -89,9 +89,11 @@ type NetworkOptions struct {
 	// Bandwidth out of and into the sandbox, bytes a second; 0 is no limit.
 	BandwidthOut int64 `json:"bandwidthOut,omitempty"`
 	BandwidthIn  int64 `json:"bandwidthIn,omitempty"`
-	// Connections is how many TCP connections out may be open; 0 is the gateway's
-	// default.
+	// Connections is how many TCP connections out may be open; 0 is MaxConnections.
 	Connections int `json:"connections,omitempty"`
+	// OwnProxy says that Proxy was set by the server's own API: options of E2B, which replace
+	// all that E2B has, leave it unless they name another.
+	OwnProxy bool `json:"ownProxy,omitempty"`
 }
 
 // HostHeaders are set on each request to a host, over what the request has. A value
@@ -226,10 +228,12 @@ type Sandboxes interface {
 	// SetTimeout makes a running sandbox end d from now; with extendOnly it never
 	// moves the end earlier.
 	SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error)
-	// SetNetwork changes the options on what goes out, those in it that say what comes in
-	// stay; SetRules the rules of its own scope. Both hold at once, for open connections
-	// too, and of a paused sandbox from its resume on.
-	SetNetwork(ctx context.Context, id string, options NetworkOptions) (Info, error)
+	// SetNetwork changes the options on what goes out, SetRules the rules of its own scope.
+	// Both hold at once, for open connections too, and of a paused sandbox from its resume
+	// on. change is given the options as they are at that moment, so that who knows only some
+	// leaves the others alone; it must not block, and may be called more than once. What it
+	// does to those that say what comes in is dropped.
+	SetNetwork(ctx context.Context, id string, change func(*NetworkOptions)) (Info, error)
 	SetRules(ctx context.Context, id string, rules policy.Table) (Info, error)
 
 	// Pause saves the sandbox and ends its processes; diskOnly leaves its memory

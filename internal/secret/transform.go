@@ -51,18 +51,22 @@ func compileRules(transforms map[string]Transform) ([]rule, error) {
 	}
 	var rules []rule
 	for host, t := range transforms {
-		if host == "*" {
-			return nil, invalid("rules: name the hosts; headers are not set for all")
+		pattern, err := normalPattern(host)
+		if err != nil {
+			return nil, invalid("rules: %s; use a name such as \"api.example.com\" or \"*.example.com\"", err)
 		}
-		match, err := policy.Match{Host: []string{host}}.Compile(policy.Secret)
+		if slices.ContainsFunc(rules, func(r rule) bool { return r.pattern == pattern }) {
+			return nil, invalid("rules: the host %q is there twice", pattern)
+		}
+		match, err := policy.Match{Host: []string{pattern}}.Compile(policy.Secret)
 		if err != nil {
 			return nil, invalid("rules: %s", err)
 		}
-		headers, err := compileHeaders(host, t.Headers)
+		headers, err := compileHeaders(pattern, t.Headers)
 		if err != nil {
 			return nil, err
 		}
-		rules = append(rules, rule{host, match, headers})
+		rules = append(rules, rule{pattern, match, headers})
 	}
 	slices.SortFunc(rules, func(a, b rule) int {
 		wild := func(r rule) int {
@@ -74,6 +78,35 @@ func compileRules(transforms map[string]Transform) ([]rule, error) {
 		return cmp.Or(wild(a)-wild(b), len(b.pattern)-len(a.pattern), cmp.Compare(a.pattern, b.pattern))
 	})
 	return rules, nil
+}
+
+// normalPattern is a name, or "*." and a name: headers are not set for all hosts.
+func normalPattern(host string) (string, error) {
+	name, wild := strings.CutPrefix(host, "*.")
+	name, err := policy.NormalHost(name)
+	if wild {
+		name = "*." + name
+	}
+	return name, err
+}
+
+// NormalTransforms checks transforms as far as that can be done without the secrets that
+// they refer to, and returns them with hosts and names of headers in their normal form.
+// What is wrong with them is an *InvalidError.
+func NormalTransforms(transforms map[string]Transform) (map[string]Transform, error) {
+	rules, err := compileRules(transforms)
+	if err != nil {
+		return nil, err
+	}
+	normal := map[string]Transform{}
+	for _, r := range rules {
+		t := Transform{Headers: map[string]string{}}
+		for _, h := range r.headers {
+			t.Headers[h.name] = h.text
+		}
+		normal[r.pattern] = t
+	}
+	return normal, nil
 }
 
 func compileHeaders(host string, headers map[string]string) ([]header, error) {

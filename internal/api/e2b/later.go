@@ -35,16 +35,12 @@ type laterOptions struct {
 	IAM struct {
 		Tokens json.RawMessage `json:"tokens"`
 	} `json:"iam"`
-	VolumeMounts json.RawMessage `json:"volumeMounts"`
 }
 
 // check refuses what is asked for.
 func (o laterOptions) check() error {
-	switch {
-	case given(o.IAM.Tokens):
+	if given(o.IAM.Tokens) {
 		return unsupported("iam", "leave it out")
-	case given(o.VolumeMounts):
-		return unsupported("volumeMounts", "leave it out")
 	}
 	return nil
 }

@@ -4,35 +4,27 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
-
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // allTraffic is what clients call ALL_TRAFFIC.
 const allTraffic = "0.0.0.0/0"
 
-// Limits of the network options. Those of rules are E2B's.
+// Limits of the network options.
 const (
-	maxNetworkEntries  = 1000 // of allowOut and of denyOut
-	maxRuleHosts       = 10
-	maxRuleHeaders     = 20
-	maxRuleHeaderName  = 64
-	maxRuleHeaderValue = 2048
-	maxDNSServers      = 10
-	maxHTTPSPorts      = 64
-	maxProxyName       = 255 // bytes of user name and password (RFC 1929)
-	maxProxyCA         = 8192
+	maxNetworkEntries = 1000 // of allowOut and of denyOut
+	maxDNSServers     = 10
+	maxHTTPSPorts     = 64
 )
 
 // networkOptions are those of create, by name. An option is not there, null or
@@ -49,9 +41,7 @@ type egressOptions struct {
 }
 
 type networkRule struct {
-	Transform *struct {
-		Headers map[string]string `json:"headers"`
-	} `json:"transform,omitempty"`
+	Transform *secret.Transform `json:"transform,omitempty"`
 }
 
 // egressProxy as it is sent; answers leave out what is secret.
@@ -172,88 +162,42 @@ func (o egressOptions) parse(denyInternet bool) (sandbox.NetworkOptions, error) 
 	if _, err := policy.FromNetwork(parsed.Policy()); err != nil {
 		return parsed, invalid("network: %s", err)
 	}
-	var err error
-	if parsed.Headers, err = parseRules(o.Rules); err != nil {
-		return parsed, err
+	parsed.Proxy = o.EgressProxy.parse()
+	if err := parsed.Proxy.Check(); err != nil {
+		return parsed, invalid("network.egressProxy: %s", err)
 	}
-	parsed.Proxy, err = o.EgressProxy.parse()
+	var err error
+	parsed.Headers, err = parseRules(o.Rules)
 	return parsed, err
 }
 
 func parseRules(rules map[string][]networkRule) ([]sandbox.HostHeaders, error) {
-	if len(rules) > maxRuleHosts {
-		return nil, invalid("network.rules has %d hosts, at most %d are possible", len(rules), maxRuleHosts)
-	}
-	var parsed []sandbox.HostHeaders
+	transforms := map[string]secret.Transform{}
 	for host, list := range rules {
-		name, wild := strings.CutPrefix(host, "*.")
-		name, err := policy.NormalHost(name)
-		if err != nil {
-			return nil, invalid("network.rules: %s; use a name such as \"api.example.com\" or \"*.example.com\"", err)
-		}
-		if wild {
-			name = "*." + name
-		}
-		if slices.ContainsFunc(parsed, func(h sandbox.HostHeaders) bool { return h.Host == name }) {
-			return nil, invalid("network.rules has the host %q twice", name)
-		}
 		if len(list) > 1 {
 			return nil, invalid("network.rules: %q has %d rules, at most one is possible", host, len(list))
 		}
-		if len(list) == 0 || list[0].Transform == nil || len(list[0].Transform.Headers) == 0 {
-			continue
+		transforms[host] = secret.Transform{}
+		if len(list) == 1 && list[0].Transform != nil {
+			transforms[host] = *list[0].Transform
 		}
-		headers, err := parseHeaders(host, list[0].Transform.Headers)
-		if err != nil {
-			return nil, err
-		}
-		parsed = append(parsed, sandbox.HostHeaders{Host: name, Headers: headers})
 	}
-	slices.SortFunc(parsed, func(a, b sandbox.HostHeaders) int { return strings.Compare(a.Host, b.Host) })
-	return parsed, nil
-}
-
-// unsettable are headers that say how a request is carried and to whom.
-var unsettable = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer", "Keep-Alive", "Proxy-Connection"}
-
-func parseHeaders(host string, headers map[string]string) (map[string]string, error) {
-	if len(headers) > maxRuleHeaders {
-		return nil, invalid("network.rules: %q sets %d headers, at most %d are possible", host, len(headers), maxRuleHeaders)
-	}
-	parsed := map[string]string{}
-	for name, value := range headers {
-		canonical := http.CanonicalHeaderKey(name)
-		switch {
-		case len(name) > maxRuleHeaderName || !httpguts.ValidHeaderFieldName(name):
-			return nil, invalid("network.rules: %q cannot be the name of a header (at most %d characters)", name, maxRuleHeaderName)
-		case slices.Contains(unsettable, canonical):
-			return nil, invalid("network.rules: the header %s says how a request is carried and cannot be set", canonical)
-		case len(value) > maxRuleHeaderValue || !httpguts.ValidHeaderFieldValue(value):
-			return nil, invalid("network.rules: the value of the header %s cannot be sent: at most %d bytes, no control characters", canonical, maxRuleHeaderValue)
-		case strings.Contains(value, "${e2b.identity."):
-			return nil, invalid("network.rules: workload tokens (${e2b.identity…}) are not supported by this server: use a secret, ${e2b.secrets.NAME}")
-		}
-		if _, twice := parsed[canonical]; twice {
-			return nil, invalid("network.rules: %q sets the header %s twice", host, canonical)
-		}
-		parsed[canonical] = value
-	}
-	return parsed, nil
-}
-
-func (p *egressProxy) parse() (*sandbox.EgressProxy, error) {
-	if p == nil {
-		return nil, nil
-	}
-	host, port, err := net.SplitHostPort(p.Address)
-	if err == nil && host == "" {
-		err = fmt.Errorf("it names no host")
-	}
-	if n, bad := strconv.ParseUint(port, 10, 16); err == nil && (bad != nil || n == 0) {
-		err = fmt.Errorf("it has no port from 1 to 65535")
-	}
+	transforms, err := secret.NormalTransforms(transforms)
 	if err != nil {
-		return nil, invalid("network.egressProxy.address %q: %s; use host:port", p.Address, err)
+		return nil, invalid("network.%s", err)
+	}
+	var parsed []sandbox.HostHeaders
+	for _, host := range slices.Sorted(maps.Keys(transforms)) {
+		if headers := transforms[host].Headers; len(headers) > 0 {
+			parsed = append(parsed, sandbox.HostHeaders{Host: host, Headers: headers})
+		}
+	}
+	return parsed, nil
+}
+
+func (p *egressProxy) parse() *sandbox.EgressProxy {
+	if p == nil {
+		return nil
 	}
 	parsed := &sandbox.EgressProxy{Address: p.Address, Kind: "socks5"}
 	if p.Username != nil {
@@ -262,19 +206,10 @@ func (p *egressProxy) parse() (*sandbox.EgressProxy, error) {
 	if p.Password != nil {
 		parsed.Password = *p.Password
 	}
-	switch {
-	case parsed.Password != "" && parsed.Username == "":
-		return nil, invalid("network.egressProxy has a password and no username")
-	case len(parsed.Username) > maxProxyName || len(parsed.Password) > maxProxyName:
-		return nil, invalid("network.egressProxy: user name and password may have %d bytes each", maxProxyName)
-	}
 	if p.TLS != nil {
 		parsed.TLS, parsed.ServerName, parsed.CACert = true, p.TLS.ServerName, p.TLS.CACert
-		if len(parsed.ServerName) > 253 || len(parsed.CACert) > maxProxyCA {
-			return nil, invalid("network.egressProxy.tls: serverName may have 253 bytes and caCert %d", maxProxyCA)
-		}
 	}
-	return parsed, nil
+	return parsed
 }
 
 // setNetwork replaces what a sandbox may reach; what is left out is cleared.
@@ -298,11 +233,19 @@ func (a *api) setNetwork(w http.ResponseWriter, r *http.Request, k store.Key) er
 	if err != nil {
 		return err
 	}
-	if _, err := a.sandboxes.SetNetwork(r.Context(), info.ID, parsed); err != nil {
+	if _, err := a.sandboxes.SetNetwork(r.Context(), info.ID, func(o *sandbox.NetworkOptions) { replaceEgress(o, parsed) }); err != nil {
 		return a.gone(r, k, info.ID, fmt.Errorf("change the network of sandbox %s: %w", info.ID, err))
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// replaceEgress puts others in place of all options on what goes out that E2B has.
+func replaceEgress(o *sandbox.NetworkOptions, by sandbox.NetworkOptions) {
+	o.DenyInternet, o.AllowOut, o.DenyOut, o.DNSServers, o.Headers = by.DenyInternet, by.AllowOut, by.DenyOut, by.DNSServers, by.Headers
+	if by.Proxy != nil || !o.OwnProxy {
+		o.Proxy, o.OwnProxy = by.Proxy, false
+	}
 }
 
 // network is what of the network options is in force, as get tells it.
@@ -338,11 +281,7 @@ func networkInForce(o sandbox.NetworkOptions) network {
 		if n.Rules == nil {
 			n.Rules = map[string][]networkRule{}
 		}
-		var rule networkRule
-		rule.Transform = &struct {
-			Headers map[string]string `json:"headers"`
-		}{h.Headers}
-		n.Rules[h.Host] = []networkRule{rule}
+		n.Rules[h.Host] = []networkRule{{Transform: &secret.Transform{Headers: h.Headers}}}
 	}
 	return n
 }

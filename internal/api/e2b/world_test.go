@@ -74,7 +74,7 @@ func newWorld(t testing.TB) *world {
 		w.core.add(sandbox.Info{
 			ID: fmt.Sprintf("i%04d", i+1), KeyID: "key-of-" + key, TemplateID: baseID, TemplateName: "base",
 			StartedAt: start.Add(time.Duration(i) * time.Minute), Metadata: map[string]string{"n": fmt.Sprint(i + 1), "a b/&=+ü": "ä &=+%"},
-			Network: sandbox.NetworkOptions{DenyInternet: i == 1},
+			Network: []sandbox.NetworkOptions{1: {DenyInternet: true}, 2: limited, 3: {}}[i],
 		})
 	}
 	w.core.add(sandbox.Info{
@@ -90,6 +90,12 @@ func newWorld(t testing.TB) *world {
 	w.vault = newVault(t, s)
 	w.Handler = e2b.New(e2b.Options{Secrets: w.vault, Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Volumes: w.core, Log: log, Version: "0.1.0"})
 	return w
+}
+
+// limited are options of which E2B has only some.
+var limited = sandbox.NetworkOptions{
+	AllowOut: []string{"1.1.1.1"}, HTTPSPorts: []uint16{8443}, BandwidthOut: 1 << 20, BandwidthIn: 2 << 20, Connections: 10,
+	Proxy: &sandbox.EgressProxy{Address: "proxy.example.com:3128", Kind: "http"}, OwnProxy: true,
 }
 
 // addBuilds adds what would be ended if it were there when a server starts.
@@ -431,12 +437,13 @@ func (c *core) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.
 	return c.may(id, sandbox.Running)
 }
 
-func (c *core) SetNetwork(_ context.Context, id string, options sandbox.NetworkOptions) (sandbox.Info, error) {
+func (c *core) SetNetwork(_ context.Context, id string, change func(*sandbox.NetworkOptions)) (sandbox.Info, error) {
 	info, err := c.Get(id)
 	if err != nil {
 		return info, err
 	}
-	said, err := json.Marshal(options)
+	change(&info.Network)
+	said, err := json.Marshal(info.Network)
 	c.note("SetNetwork %s %s", id, said)
 	return info, err
 }

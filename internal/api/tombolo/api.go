@@ -21,10 +21,10 @@
 //	PUT    /policy?dry-run=                           policy        Policy -> Policy
 //	POST   /policy/explain                            policy, own   ExplainRequest -> Explanation
 //
-//	GET    /sandboxes/{id}/rules                      policy, own   SandboxRules
-//	PUT    /sandboxes/{id}/rules                      own           SandboxRules -> SandboxRules
+//	GET    /sandboxes/{id}/rules                      policy, own   options.Rules
+//	PUT    /sandboxes/{id}/rules                      own           SandboxRules -> options.Rules
 //	GET    /sandboxes/{id}/network                    own           Network
-//	PUT    /sandboxes/{id}/network                    own           NetworkLimits -> sandbox.NetworkOptions
+//	PUT    /sandboxes/{id}/network                    own           options.Network -> sandbox.NetworkOptions
 //
 //	GET    /secrets?key=                              own           []secret.Secret
 //	POST   /secrets?key=                              own           SecretRequest -> secret.Secret

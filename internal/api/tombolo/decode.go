@@ -1,8 +1,6 @@
 package tombolo
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -11,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/api/options"
 )
 
 const (
@@ -31,16 +31,8 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 		return fail(http.StatusRequestTimeout, CodeInvalid, "the body did not arrive whole within %s", bodyTimeout)
 	}
 	_ = rc.SetReadDeadline(time.Time{})
-	if len(bytes.TrimSpace(body)) == 0 {
-		return invalid("the body is empty: send a JSON object")
-	}
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(v); err != nil {
-		return invalid("the body is not what is wanted here: %s", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return invalid("something follows the JSON object in the body")
+	if err := options.Decode(body, v); err != nil {
+		return invalid("the body is not what is wanted here: %s", err)
 	}
 	return nil
 }

@@ -13,9 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tombolo-dev/tombolo/internal/api/options"
 	"github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 // TestRolesOfRoutes: role by route, may it? What is allowed may still find nothing (404)
@@ -204,7 +206,7 @@ func TestExplain(t *testing.T) {
 func TestRulesOfASandbox(t *testing.T) {
 	w := newWorld(t)
 	const path = "/sandboxes/i-alice/rules"
-	rules := tombolo.SandboxRules{Rules: []policy.Rule{{Name: "no-mail", Kind: policy.Egress, Decision: policy.Deny, Match: []policy.Match{{Port: []string{"25"}}}}}}
+	rules := options.Rules{Rules: []policy.Rule{{Name: "no-mail", Kind: policy.Egress, Decision: policy.Deny, Match: []policy.Match{{Port: []string{"25"}}}}}}
 	got := w.do("alice", "PUT", path, encode(t, rules))
 	require.Equal(t, 200, got.code, got.body)
 	require.Equal(t, rules, w.core.rules("i-alice"))
@@ -245,14 +247,27 @@ func TestNetworkOfASandbox(t *testing.T) {
 	require.Equal(t, 404, w.do("bob", "PUT", path, `{}`).code)
 	for _, body := range []string{
 		"", `{"bandwidthOut":-1}`, `{"bandwidthIn":1}`, `{"connections":-1}`, `{"connections":1000000}`, `{"denyInternet":false}`, `{"allowOut":["*"]}`,
-		`{"proxy":{"address":"proxy.example","kind":"socks5"}}`, `{"proxy":{"address":"proxy.example:1","kind":"ftp"}}`, `{"proxy":{"address":":1","kind":"http"}}`,
+		`{"proxy":{"address":"proxy.example","kind":"socks5"}}`, `{"proxy":{"address":"proxy.example:1","kind":"ftp"}}`, `{"proxy":{"address":":1","kind":"http"}}`, `{"connections":2561}`, `{"ownProxy":false}`,
+		`{"proxy":[]}`, `{"proxy":{"address":"a:1","kind":"http","port":1}}`, `{"proxy":{"address":"a:1","kind":"http","password":"p"}}`,
 		`{"proxy":{"address":"a:1","kind":"http","username":"` + strings.Repeat("a", 256) + `"}}`,
 	} {
 		require.Equal(t, 400, w.do("alice", "PUT", path, body).code, body)
 	}
 	require.Equal(t, options, w.core.network("i-alice"))
-	require.Equal(t, 200, w.do("alice", "PUT", path, `{}`).code)
-	require.Nil(t, w.core.network("i-alice").Proxy)
+	for _, change := range []struct {
+		body string
+		do   func(*sandbox.NetworkOptions)
+	}{
+		{`{}`, func(*sandbox.NetworkOptions) {}},
+		{`{"connections":0,"bandwidthIn":4096}`, func(o *sandbox.NetworkOptions) { o.Connections, o.BandwidthIn = 0, 4096 }},
+		{`{"bandwidthOut":null}`, func(*sandbox.NetworkOptions) {}},
+		{`{"proxy":null}`, func(o *sandbox.NetworkOptions) { o.Proxy, o.OwnProxy = nil, false }},
+		{`{"bandwidthOut":0,"bandwidthIn":0}`, func(o *sandbox.NetworkOptions) { o.BandwidthOut, o.BandwidthIn = 0, 0 }},
+	} {
+		require.Equal(t, 200, w.do("alice", "PUT", path, change.body).code, change.body)
+		change.do(&options)
+		require.Equal(t, options, w.core.network("i-alice"), "%s: what is left out stays", change.body)
+	}
 }
 
 func TestAuditIsReadAsItWasWritten(t *testing.T) {

@@ -1,13 +1,11 @@
 package tombolo
 
 import (
-	"net"
 	"net/netip"
-	"slices"
 
+	"github.com/tombolo-dev/tombolo/internal/api/options"
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/guard/inside"
-	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -31,21 +29,6 @@ type Destination struct {
 	Denied      uint64     `json:"denied"`
 	BytesOut    uint64     `json:"bytesOut"`
 	BytesIn     uint64     `json:"bytesIn"`
-}
-
-// SandboxRules are the rules of a sandbox's own scope.
-type SandboxRules struct {
-	Default map[policy.Kind]policy.Decision `json:"default,omitempty"`
-	Rules   []policy.Rule                   `json:"rules"`
-}
-
-// NetworkLimits are the options on what goes out that only this API has. The others
-// (what is allowed, denied, and put into headers) stay as they are.
-type NetworkLimits struct {
-	BandwidthOut int64                `json:"bandwidthOut,omitempty"` // bytes a second; 0 is no limit
-	BandwidthIn  int64                `json:"bandwidthIn,omitempty"`
-	Connections  int                  `json:"connections,omitempty"` // open at once; 0 is the server's
-	Proxy        *sandbox.EgressProxy `json:"proxy,omitempty"`
 }
 
 // Network is what goes out of a sandbox.
@@ -81,11 +64,7 @@ func (a *API) getRules(c *call) (any, error) {
 	if err != nil || !c.auth.Owns(info.KeyID) && !c.auth.Has(store.RolePolicy) {
 		return nil, notFound("there is no sandbox %.60q", c.r.PathValue("id"))
 	}
-	return encodeRules(info), nil
-}
-
-func encodeRules(info sandbox.Info) SandboxRules {
-	return SandboxRules{Default: info.Rules.Default, Rules: append([]policy.Rule{}, info.Rules.Rules...)}
+	return options.OfTable(info.Rules), nil
 }
 
 func (a *API) putRules(c *call) (any, error) {
@@ -93,19 +72,18 @@ func (a *API) putRules(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var body SandboxRules
+	var body options.Rules
 	if err := decode(c.w, c.r, &body); err != nil {
 		return nil, err
 	}
-	table := policy.Table{Scope: policy.Scope{Kind: policy.SandboxScope, ID: info.ID}, Default: body.Default, Rules: body.Rules}
-	if _, err := policy.Compile(table); err != nil {
-		return nil, invalid("%s", err)
+	table, err := body.Table()
+	if err != nil {
+		return nil, err
 	}
-	table.Scope = policy.Scope{}
 	if info, err = a.Sandboxes.SetRules(c.context(), info.ID, table); err != nil {
 		return nil, err
 	}
-	return encodeRules(info), nil
+	return options.OfTable(info.Rules), nil
 }
 
 func (a *API) getNetwork(c *call) (any, error) {
@@ -141,51 +119,16 @@ func (a *API) putNetwork(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var body NetworkLimits
+	var body options.Network
 	if err := decode(c.w, c.r, &body); err != nil {
 		return nil, err
 	}
-	if err := body.check(); err != nil {
+	change, err := body.Change()
+	if err != nil {
 		return nil, err
 	}
-	options := info.Network
-	options.BandwidthOut, options.BandwidthIn, options.Connections, options.Proxy = body.BandwidthOut, body.BandwidthIn, body.Connections, body.Proxy
-	if info, err = a.Sandboxes.SetNetwork(c.context(), info.ID, options); err != nil {
+	if info, err = a.Sandboxes.SetNetwork(c.context(), info.ID, change); err != nil {
 		return nil, err
 	}
 	return withoutPassword(info.Network), nil
-}
-
-// Limits of options.
-const (
-	minBandwidth   = 1 << 10 // bytes a second; less than a packet now and then is no connection
-	maxConnections = 1 << 16
-	maxProxyText   = 255 // bytes of a user name or password (RFC 1929)
-	maxProxyCA     = 64 << 10
-)
-
-func (l NetworkLimits) check() error {
-	for name, bandwidth := range map[string]int64{"bandwidthOut": l.BandwidthOut, "bandwidthIn": l.BandwidthIn} {
-		if bandwidth != 0 && bandwidth < minBandwidth {
-			return invalid("%s must be 0, for no limit, or %d bytes a second at least", name, minBandwidth)
-		}
-	}
-	if l.Connections < 0 || l.Connections > maxConnections {
-		return invalid("connections must be from 0, for the server's limit, to %d", maxConnections)
-	}
-	if l.Proxy == nil {
-		return nil
-	}
-	host, port, err := net.SplitHostPort(l.Proxy.Address)
-	switch {
-	case err != nil || host == "" || port == "":
-		return invalid("proxy.address must be host:port")
-	case !slices.Contains([]string{"socks5", "http"}, l.Proxy.Kind):
-		return invalid("proxy.kind must be socks5 or http")
-	case len(l.Proxy.Username) > maxProxyText || len(l.Proxy.Password) > maxProxyText:
-		return invalid("username and password of the proxy may have %d bytes each", maxProxyText)
-	case len(l.Proxy.CACert) > maxProxyCA:
-		return invalid("proxy.caCert may have %d bytes", maxProxyCA)
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tombolo-dev/tombolo/internal/api/options"
 	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/approval"
@@ -160,13 +161,13 @@ func (c *core) SetRules(_ context.Context, id string, rules policy.Table) (sandb
 	return c.change(id, func(info *sandbox.Info) { info.Rules = rules })
 }
 
-func (c *core) SetNetwork(_ context.Context, id string, o sandbox.NetworkOptions) (sandbox.Info, error) {
-	return c.change(id, func(info *sandbox.Info) { info.Network = o })
+func (c *core) SetNetwork(_ context.Context, id string, change func(*sandbox.NetworkOptions)) (sandbox.Info, error) {
+	return c.change(id, func(info *sandbox.Info) { change(&info.Network) })
 }
 
-func (c *core) rules(id string) tombolo.SandboxRules {
+func (c *core) rules(id string) options.Rules {
 	info, _ := c.Get(id)
-	return tombolo.SandboxRules{Default: info.Rules.Default, Rules: info.Rules.Rules}
+	return options.Rules{Default: info.Rules.Default, Rules: info.Rules.Rules}
 }
 
 func (c *core) network(id string) sandbox.NetworkOptions {
