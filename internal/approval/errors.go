@@ -16,7 +16,7 @@ var (
 	// ErrDecided: somebody has answered already, and that stands.
 	ErrDecided = errors.New("it was answered already")
 	// ErrExpired: the deadline has passed, and the action was refused.
-	ErrExpired = errors.New("it waited until its deadline and was refused")
+	ErrExpired = errors.New("it waited until its deadline and was refused; who tries it again asks again")
 	// ErrWithdrawn: nobody wants the action any more.
 	ErrWithdrawn = errors.New("it was withdrawn, or its sandbox ended")
 	// ErrFull: as much waits for people, or is granted, as may.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -232,7 +231,8 @@ server refuses the answer.
   --for rule       those that --match names, or just like this one, from now on, in
                    the scope that --scope names
 
---match takes the fields of a rule's match, host=api.example.com,port=443, or JSON.
+--match takes the fields of a rule's match, host=api.example.com,port=443 or
+longer-than=4h, or JSON where a value has a comma in it.
 --as-proposed takes the match of the proposal that you read. It names its id, since the
 sandbox may propose something else meanwhile; then the server refuses the answer.`,
 		Args: cobra.ExactArgs(1),
@@ -283,37 +283,11 @@ func (f answerFlags) request(h approval.Hold) (req ownapi.AnswerRequest, err err
 	case req.Reach == approval.ByRule:
 		match, has := approval.Narrow(h.Action)
 		if !has {
-			return req, errors.New("say by --match what the rule is about")
+			return req, errors.New("say by --match what the rule is about, as in --match longer-than=4h or --match cpus-over=8,memory-over=16GiB")
 		}
 		req.Match = &match
 	}
 	return req, err
-}
-
-// parseMatch reads host=a.example,port=443, or JSON.
-func parseMatch(texts []string) (*policy.Match, error) {
-	raw := []byte(texts[0])
-	if len(texts) > 1 || !strings.HasPrefix(texts[0], "{") {
-		fields := map[string][]string{}
-		for _, part := range strings.Split(strings.Join(texts, ","), ",") {
-			name, value, found := strings.Cut(part, "=")
-			if !found || value == "" {
-				return nil, fmt.Errorf("--match %q: use FIELD=VALUE, joined by commas, or JSON where a value has a comma", part)
-			}
-			fields[name] = append(fields[name], value)
-		}
-		var err error
-		if raw, err = json.Marshal(fields); err != nil {
-			return nil, err
-		}
-	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields()
-	var m policy.Match
-	if err := decoder.Decode(&m); err != nil {
-		return nil, fmt.Errorf("--match: %w", err)
-	}
-	return &m, nil
 }
 
 // giveAnswer answers a hold and prints what was said.

@@ -54,6 +54,8 @@ E2B clients work against it unchanged.
 
 Settings come from flags, then from TOMBOLO_* variables (TOMBOLO_DATA for --data),
 then from tombolo.yaml in the current folder or in /etc/tombolo.`,
+		PersistentPreRun: func(*cobra.Command, []string) { warnOfVariables(os.Environ(), os.Stderr) },
+
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

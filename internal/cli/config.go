@@ -3,10 +3,12 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
@@ -93,7 +95,7 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 		}
 	}
 	variables := env.Provider(".", env.Opt{Prefix: "TOMBOLO_", TransformFunc: func(name, value string) (string, any) {
-		setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "TOMBOLO_")), "_", "-")
+		setting, _ := settingOf(name)
 		if setting == "private-registry" {
 			return setting, strings.Split(value, ",")
 		}
@@ -123,6 +125,30 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 		}
 	}
 	return c, nil
+}
+
+// otherVariables begin like settings and are none.
+var otherVariables = []string{"TOMBOLO_API_KEY", "TOMBOLO_BIN"}
+
+// warnOfVariables tells of variables that look like settings: a mistyped one would
+// else do nothing, unseen.
+func warnOfVariables(environment []string, to io.Writer) {
+	for _, variable := range environment {
+		name, _, _ := strings.Cut(variable, "=")
+		setting, is := settingOf(name)
+		if !is || slices.Contains(otherVariables, name) || strings.HasPrefix(name, "TOMBOLO_TEST_") {
+			continue
+		}
+		if unknownSetting([]string{setting}) != "" {
+			fmt.Fprintf(to, "tombolo: there is no setting for the variable %s, so it does nothing\n", name)
+		}
+	}
+}
+
+// settingOf is the setting that a variable would set.
+func settingOf(variable string) (setting string, is bool) {
+	name, is := strings.CutPrefix(variable, "TOMBOLO_")
+	return strings.ReplaceAll(strings.ToLower(name), "_", "-"), is
 }
 
 // unknownSetting finds a key that config does not have, or returns "".

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,4 +83,16 @@ func TestSettingsFileThatIsWrong(t *testing.T) {
 	require.NoError(t, os.WriteFile("tombolo.yaml", []byte("data: [unclosed"), 0o600))
 	_, err := settings(t)
 	require.ErrorContains(t, err, "tombolo.yaml")
+}
+
+func TestVariablesThatAreNoSettings(t *testing.T) {
+	var told strings.Builder
+	warnOfVariables([]string{"TOMBOLO_AUDIT_PROCESES=false", "TOMBOLO_AUDIT_PROCESSES=false", "TOMBOLO_API_KEY=k", "TOMBOLOX=1", "PATH=/bin"}, &told)
+	require.Equal(t, "tombolo: there is no setting for the variable TOMBOLO_AUDIT_PROCESES, so it does nothing\n", told.String())
+
+	cmd := command(t.Context(), t.TempDir(), "version")
+	cmd.Env = append(cmd.Env, "TOMBOLO_LISTENN=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err)
+	require.Contains(t, string(out), "TOMBOLO_LISTENN")
 }

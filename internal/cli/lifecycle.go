@@ -54,6 +54,27 @@ func newSandboxResume() *cobra.Command {
 	return cmd
 }
 
+func newSandboxTimeout() *cobra.Command {
+	return &cobra.Command{
+		Use:     "timeout ID DURATION",
+		Short:   "Have a running sandbox end, or be paused, so long from now: sooner or later than it would",
+		Example: `  tombolo sandbox timeout ID 2h`,
+		Args:    cobra.ExactArgs(2),
+		RunE: withServer(func(ctx context.Context, client *control.Client, args []string) error {
+			d, err := parseAge(args[1])
+			if err != nil || d <= 0 {
+				return fmt.Errorf("%q is not a time like 90s, 2h or 1d", args[1])
+			}
+			info, err := client.SetTimeout(ctx, args[0], d)
+			if err != nil {
+				return pausedError(args[0], err)
+			}
+			fmt.Printf("%s  %s\n", info.ID, when(info.EndAt))
+			return nil
+		}),
+	}
+}
+
 func newSandboxFork() *cobra.Command {
 	var asJSON bool
 	req := sandbox.ForkRequest{}

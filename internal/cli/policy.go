@@ -292,7 +292,9 @@ Add "at ADDRESS" to a connection or request by name to say what the name resolve
 --file the rules of the server are asked, with its --key and --template, or those
 of a --sandbox. The exit code is 0 whatever the decision is.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: withRules(func(cmd *cobra.Command, kept *keptRules, args []string) error {
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		explain := func(cmd *cobra.Command, kept *keptRules, args []string) error {
 			e, err := flags.explain(cmd.Context(), kept, args)
 			if err != nil {
 				return err
@@ -302,7 +304,11 @@ of a --sandbox. The exit code is 0 whatever the decision is.`,
 			}
 			printExplanation(kept.names, e)
 			return nil
-		}),
+		}
+		if flags.file != "" { // it needs no data folder, and nobody's rights
+			return explain(cmd, &keptRules{names: &rules.Names{}}, args)
+		}
+		return withRules(explain)(cmd, args)
 	}
 	cmd.Flags().StringVar(&flags.file, "file", "", "a file of rules to ask in place of the server's")
 	cmd.Flags().StringVar(&flags.key, "key", "", "name or id of the key of the sandbox")

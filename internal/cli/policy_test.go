@@ -145,6 +145,10 @@ key ci:
 	require.Contains(t, explain("--file", file, "exec", "rm -rf / --no-preserve-root"), "allow: no table says anything of it")
 	require.Contains(t, explain("exec", "ls", "--all"), "there are no rules for this sandbox", "no file and no server: the store's")
 
+	got := tombolo(t, "/proc/none", "", "policy", "explain", "--file", file, "--template", "base", "egress", "https://pypi.org/simple/")
+	require.Zero(t, got.code, "a file is explained without a data folder: %s", got.stderr)
+	require.Contains(t, got.stdout, "allow: rule packages of server")
+
 	var told struct {
 		Verdict struct{ Decision, Rule string }
 		Tables  []struct{ Rules []struct{ Name, Fit string } }
@@ -157,7 +161,7 @@ key ci:
 		{"fly", "away"}, {"--sandbox", "s", "exec", "ls"}, {"--sandbox", "s", "--key", "ci", "exec", "ls"},
 		{"--key", "nobody", "exec", "ls"}, {"--template", "none", "exec", "ls"}, {"--file", "/nowhere", "exec", "ls"}, {},
 	} {
-		got := tombolo(t, dir, "", append([]string{"policy", "explain"}, args...)...)
+		got = tombolo(t, dir, "", append([]string{"policy", "explain"}, args...)...)
 		require.Equal(t, 1, got.code, "%v", args)
 		require.NotEmpty(t, got.stderr)
 	}

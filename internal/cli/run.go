@@ -78,7 +78,7 @@ rules, and may use its secrets. Without, it belongs to none.`,
 	}
 	cmd.Flags().StringVarP(&template, "template", "t", "base", "template to start from")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Hour, "the sandbox ends after this time")
-	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
+	addEnvVarFlag(cmd, &env)
 	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the template's)")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the template's)")

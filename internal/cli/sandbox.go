@@ -13,13 +13,14 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/secret"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
 func newSandbox() *cobra.Command {
 	return group(&cobra.Command{Use: "sandbox", Short: "List, create, use, pause, copy and kill sandboxes of the running server"},
 		newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxMetrics(),
-		newSandboxPause(), newSandboxResume(), newSandboxFork(), newSandboxSnapshot(), newSandboxKill())
+		newSandboxPause(), newSandboxResume(), newSandboxTimeout(), newSandboxFork(), newSandboxSnapshot(), newSandboxKill())
 }
 
 // shownSandbox is a sandbox as it is printed.
@@ -28,10 +29,36 @@ type shownSandbox struct {
 	DenyInternet bool `json:"denyInternet,omitempty"` // where scripts look for it since before there was network
 }
 
-// show leaves out the tokens: what is printed may be kept in logs.
+// show leaves out the tokens, and what may be one: what is printed may be kept in logs.
 func show(info sandbox.Info) shownSandbox {
 	info.AccessToken, info.TrafficToken = "", ""
+	info.Network = withoutSecrets(info.Network)
 	return shownSandbox{Info: info, DenyInternet: info.Network.DenyInternet}
+}
+
+// hidden stands for a value that is not printed.
+const hidden = "…"
+
+// withoutSecrets are options without the password of the proxy and the values of headers
+// but those that only name a secret.
+func withoutSecrets(o sandbox.NetworkOptions) sandbox.NetworkOptions {
+	if o.Proxy != nil {
+		proxy := *o.Proxy
+		proxy.Password = ""
+		o.Proxy = &proxy
+	}
+	headers := make([]sandbox.HostHeaders, len(o.Headers))
+	for i, of := range o.Headers {
+		headers[i] = sandbox.HostHeaders{Host: of.Host, Headers: map[string]string{}}
+		for name, value := range of.Headers {
+			if !secret.Refers(value) {
+				value = hidden
+			}
+			headers[i].Headers[name] = value
+		}
+	}
+	o.Headers = headers
+	return o
 }
 
 func showAll(infos []sandbox.Info) []shownSandbox {
@@ -177,8 +204,8 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 	}
 	cmd.Flags().StringVarP(&template, "template", "t", "base", "template to start from")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the sandbox ends, or is paused, after this time")
-	cmd.Flags().StringToStringVarP(&env, "env", "e", nil, "environment variable NAME=VALUE inside; may be repeated")
-	cmd.Flags().StringToStringVarP(&metadata, "metadata", "m", nil, "metadata NAME=VALUE; may be repeated")
+	addEnvVarFlag(cmd, &env)
+	cmd.Flags().VarP(pairsFlag{pairs: &metadata}, "metadata", "m", "metadata; may be repeated")
 	addVolumeFlag(cmd, &mounts)
 	cmd.Flags().StringVar(&onTimeout, "on-timeout", "kill", "what happens after --timeout: kill, or pause, which keeps memory and files")
 	cmd.Flags().BoolVar(&autoResume, "auto-resume", false, "let a request to the paused sandbox resume it; needs --on-timeout pause")

@@ -137,7 +137,7 @@ that are not given leave what it has.`,
 	addKeyFlag(cmd, &key)
 	where.add(cmd)
 	cmd.Flags().StringVar(&prefix, "placeholder-prefix", "", "what the placeholder begins with, for programs that look at it, e.g. ghp_; of a new secret only")
-	cmd.Flags().StringToStringVar(&metadata, "metadata", nil, "notes of your own, name=value; may be repeated")
+	cmd.Flags().Var(pairsFlag{pairs: &metadata}, "metadata", "notes of your own; may be repeated")
 	addJSONFlag(cmd, &asJSON)
 	return cmd
 }

@@ -89,7 +89,7 @@ func (k *Keeper) Replace(ctx context.Context, tables []policy.Table) error {
 	return nil
 }
 
-// Names finds keys and templates.
+// Names finds keys and templates. The zero value knows none.
 type Names struct {
 	keys      []store.Key
 	templates []store.Template
@@ -124,7 +124,10 @@ func (n *Names) ID(kind policy.ScopeKind, name string) (string, error) {
 			return t.ID, nil
 		}
 	}
-	t, err := n.find(name)
+	t, err := store.Template{}, store.ErrNotFound
+	if n.find != nil {
+		t, err = n.find(name)
+	}
 	if errors.Is(err, store.ErrNotFound) {
 		return "", fmt.Errorf("no template %q; `tombolo template list` shows what there is", name)
 	}

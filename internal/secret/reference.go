@@ -43,7 +43,7 @@ func (v *Vault) Env(ctx context.Context, keyID string, vars map[string]string) (
 				return nil, nil, err
 			}
 			if e == nil {
-				return nil, nil, invalid("envVars: %.80s refers to the secret %.120q, and there is none of this name", name, of)
+				return nil, nil, invalid("envVars: %.80s refers to the secret %.120q, and there is none of this name; `tombolo secret list` shows those of each key", name, of)
 			}
 			if !slices.Contains(attached, e.ID) {
 				attached = append(attached, e.ID)

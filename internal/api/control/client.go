@@ -106,6 +106,11 @@ func (c *Client) Resume(ctx context.Context, id string, req sandbox.ResumeReques
 	return resumed, c.do(ctx, http.MethodPost, of(id)+"/resume", req, &resumed)
 }
 
+// SetTimeout makes a running sandbox end, or be paused, so long from now.
+func (c *Client) SetTimeout(ctx context.Context, id string, d time.Duration) (info sandbox.Info, err error) {
+	return info, c.do(ctx, http.MethodPost, of(id)+"/timeout", TimeoutRequest{d}, &info)
+}
+
 // Fork copies a running sandbox.
 func (c *Client) Fork(ctx context.Context, id string, req sandbox.ForkRequest) (forks []Fork, err error) {
 	return forks, c.do(ctx, http.MethodPost, of(id)+"/fork", req, &forks)

@@ -48,6 +48,7 @@ type handler struct {
 //	DELETE /sandboxes/{id}
 //	POST   /sandboxes/{id}/pause          PauseRequest
 //	POST   /sandboxes/{id}/resume         sandbox.ResumeRequest -> Resumed
+//	POST   /sandboxes/{id}/timeout        TimeoutRequest -> sandbox.Info
 //	POST   /sandboxes/{id}/fork           sandbox.ForkRequest -> []Fork
 //	POST   /sandboxes/{id}/snapshots      sandbox.SnapshotRequest -> store.Template
 //	GET    /sandboxes/{id}/logs           []sandbox.LogLine
@@ -80,6 +81,9 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 		info, resumed, err := h.core.Resume(r.Context(), r.PathValue("id"), req)
 		return Resumed{Info: info, Resumed: resumed}, err
 	}))
+	mux.HandleFunc("POST /sandboxes/{id}/timeout", takes(h, func(r *http.Request, req TimeoutRequest) (any, error) {
+		return h.core.SetTimeout(r.PathValue("id"), req.Timeout, false)
+	}))
 	mux.HandleFunc("POST /sandboxes/{id}/fork", takes(h, func(r *http.Request, req sandbox.ForkRequest) (any, error) {
 		forks, err := h.core.Fork(r.Context(), r.PathValue("id"), req)
 		for i, f := range forks {
@@ -103,6 +107,11 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 // PauseRequest says how a sandbox is paused.
 type PauseRequest struct {
 	DiskOnly bool `json:"diskOnly,omitempty"` // without its memory
+}
+
+// TimeoutRequest says when a running sandbox ends, or is paused: so long from now.
+type TimeoutRequest struct {
+	Timeout time.Duration `json:"timeout"`
 }
 
 // Resumed is a sandbox that runs. Resumed is false when it ran before.

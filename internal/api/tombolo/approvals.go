@@ -211,7 +211,7 @@ func (a *API) revoke(c *call) (any, error) {
 	all := a.Desk.Grants()
 	i := slices.IndexFunc(all, func(g approval.Grant) bool { return g.ID == id })
 	if i < 0 || !a.seesGrant(c, all[i]) {
-		return nil, notFound("there is no grant %.60q", id)
+		return nil, notFound("there is no grant %.60q; GET %s/grants lists those there are", id, Prefix)
 	}
 	_, err := a.Desk.Revoke(c.context(), id)
 	return nil, err

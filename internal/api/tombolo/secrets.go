@@ -53,7 +53,7 @@ func (a *API) secretsOf(c *call, all bool) (keyID string, err error) {
 	case !c.auth.IsOwner():
 		return c.auth.KeyID(), nil
 	case named == "" && !all:
-		return "", invalid("say whose secret it is: key is the id of a key")
+		return "", invalid("say whose secret it is: ?key=ID is that of a key, see `tombolo key list`")
 	case named == "":
 		return "", nil
 	}
