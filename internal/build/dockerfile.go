@@ -80,7 +80,10 @@ func ParseDockerfile(text string, o DockerfileOptions) (Dockerfile, error) {
 	if err != nil {
 		return Dockerfile{}, located(err)
 	}
-	r := &reading{o: o, stages: stages, lex: shell.NewLex('\\'), numbers: map[int]int{}}
+	if len(stages) > stepsMost {
+		return Dockerfile{}, &DockerfileError{Message: fmt.Sprintf("it has more than %d stages", stepsMost)}
+	}
+	r := &reading{o: o, stages: stages, lex: shell.NewLex('\\'), numbers: map[int]int{}, room: planRoom{stepsMost, planBytes}}
 	if err := r.readGlobal(global); err != nil {
 		return Dockerfile{}, err
 	}
@@ -123,6 +126,7 @@ type reading struct {
 	numbers map[int]int       // of needed stages in the plan, from 1
 	read    []*stageReading   // by number in the plan, less 1
 	context *buildContext
+	room    planRoom
 	out     Dockerfile
 }
 
@@ -134,6 +138,7 @@ type stageReading struct {
 	env, args map[string]string
 	unknown   map[string]bool
 	shell     []string
+	room      *planRoom
 	// ofTemplate: it goes back to a template, whose user and directory it has.
 	ofTemplate      bool
 	userSet, dirSet bool
@@ -172,11 +177,14 @@ func (r *reading) readGlobal(commands []instructions.ArgCommand) error {
 			if arg.Value == nil {
 				continue
 			}
-			value, _, err := r.lex.ProcessWord(*arg.Value, environment(r.global))
+			value, err := expandWord(r.lex, *arg.Value, valueBytes, r.global)
+			if err == nil {
+				r.global[arg.Key] = value.Result
+				err = checkEnv(r.global)
+			}
 			if err != nil {
 				return wrongAt(command.Location(), "%v", err)
 			}
-			r.global[arg.Key] = value
 		}
 	}
 	return nil
@@ -234,6 +242,9 @@ func (r *reading) chooseStages() error {
 	if err := visit(target); err != nil {
 		return err
 	}
+	if len(need) > stagesMost {
+		return &DockerfileError{Message: fmt.Sprintf("a template is made of at most %d stages, not %d", stagesMost, len(need))}
+	}
 	for index := range r.stages {
 		if need[index] {
 			r.needed = append(r.needed, index)
@@ -278,14 +289,14 @@ func (r *reading) stageNamed(name string, before int) (int, bool) {
 }
 
 func (r *reading) expandGlobal(word string, where []parser.Range) (string, error) {
-	value, _, err := r.lex.ProcessWord(word, environment(r.global))
+	value, err := expandWord(r.lex, word, valueBytes, r.global)
 	if err != nil {
 		return "", wrongAt(where, "%v", err)
 	}
-	if value == "" {
+	if value.Result == "" {
 		return "", wrongAt(where, "FROM %q names nothing: a variable of it has no value", word)
 	}
-	return value, nil
+	return value.Result, nil
 }
 
 // readStage makes a stage of the plan.
@@ -294,7 +305,7 @@ func (r *reading) readStage(index int) error {
 	s := &stageReading{
 		stage: Stage{Name: source.Name, AsImage: true, Words: true},
 		env:   map[string]string{}, args: map[string]string{}, unknown: map[string]bool{},
-		shell: []string{"/bin/sh", "-c"},
+		shell: []string{"/bin/sh", "-c"}, room: &r.room,
 	}
 	if err := r.readFrom(s, source, index); err != nil {
 		return err
@@ -307,6 +318,9 @@ func (r *reading) readStage(index int) error {
 	for _, command := range source.Commands {
 		if err := r.readCommand(s, index, command); err != nil {
 			return err
+		}
+		if err := r.room.check(); err != nil {
+			return wrongAt(command.Location(), "%v", err)
 		}
 	}
 	r.read = append(r.read, s)
@@ -449,18 +463,28 @@ func isCmd(command instructions.Command) bool {
 	return ok
 }
 
-func (s *stageReading) add(step Step) { s.stage.Steps = append(s.stage.Steps, step) }
+// add adds a step, while there is room for one.
+func (s *stageReading) add(step Step) {
+	s.room.steps--
+	s.room.bytes -= step.size()
+	if s.room.check() == nil {
+		s.stage.Steps = append(s.stage.Steps, step)
+	}
+}
 
-// known are the variables that a word of the stage may use; ENV wins over ARG.
-func (s *stageReading) known() map[string]string {
-	known := maps.Clone(s.args)
-	maps.Copy(known, s.env)
-	return known
+// planRoom is what a plan may still grow by.
+type planRoom struct{ steps, bytes int }
+
+func (p *planRoom) check() error {
+	if p.steps < 0 || p.bytes < 0 {
+		return fmt.Errorf("there are too many instructions: a template has at most %d steps, of %d MiB together", stepsMost, planBytes>>20)
+	}
+	return nil
 }
 
 // expand puts variables into a word that has to be understood before the build.
 func (r *reading) expand(s *stageReading, word string, where []parser.Range) (string, error) {
-	result, err := r.lex.ProcessWordWithMatches(word, environment(s.known()))
+	result, err := expandWord(r.lex, word, valueBytes, s.env, s.args) // ENV wins over ARG
 	if err != nil {
 		return "", wrongAt(where, "%v", err)
 	}
@@ -475,36 +499,55 @@ func (r *reading) expand(s *stageReading, word string, where []parser.Range) (st
 	return result.Result, nil
 }
 
-// set notes the value of a variable as far as it can be known.
-func (r *reading) set(s *stageReading, to map[string]string, name, word string, where []parser.Range) error {
-	result, err := r.lex.ProcessWordWithMatches(word, environment(s.known()))
+// value is the value of a variable as far as it can be known.
+func (r *reading) value(s *stageReading, word string, where []parser.Range) (value string, unknown bool, err error) {
+	result, err := expandWord(r.lex, word, valueBytes, s.env, s.args)
 	if err != nil {
-		return wrongAt(where, "%v", err)
+		return "", false, wrongAt(where, "%v", err)
 	}
-	unknown := len(result.Unmatched) > 0
+	unknown = len(result.Unmatched) > 0
 	for used := range result.Matched {
 		unknown = unknown || s.unknown[used]
 	}
-	to[name] = result.Result
-	s.unknown[name] = unknown
+	return result.Result, unknown, nil
+}
+
+// set notes the value of a variable.
+func (r *reading) set(s *stageReading, to map[string]string, name, value string, unknown bool, where []parser.Range) error {
+	to[name], s.unknown[name] = value, unknown
+	if err := checkEnv(s.env, s.args); err != nil {
+		return wrongAt(where, "%v", err)
+	}
 	return nil
 }
 
 func (r *reading) readEnv(s *stageReading, c *instructions.EnvCommand) error {
 	step := Step{Kind: Env, Text: text(c)}
-	before := &stageReading{env: maps.Clone(s.env), args: s.args, unknown: maps.Clone(s.unknown)}
-	for _, pair := range c.Env {
-		name, err := r.expand(before, pair.Key, c.Location())
+	type known struct {
+		name, value string
+		unknown     bool
+	}
+	var set []known
+	room := envBytes
+	for _, pair := range c.Env { // all values of one ENV see the variables of before it
+		name, err := r.expand(s, pair.Key, c.Location())
 		if err != nil {
 			return err
 		}
 		step.Vars = append(step.Vars, Var{name, pair.Value})
-		// All values of one ENV see the variables of before it.
-		values := map[string]string{}
-		if err := r.set(before, values, name, pair.Value, c.Location()); err != nil {
+		value, unknown, err := r.value(s, pair.Value, c.Location())
+		if err != nil {
 			return err
 		}
-		s.env[name], s.unknown[name] = values[name], before.unknown[name]
+		if room -= len(value); room < 0 {
+			return wrongAt(c.Location(), "%v", errTooManyVars)
+		}
+		set = append(set, known{name, value, unknown})
+	}
+	for _, v := range set {
+		if err := r.set(s, s.env, v.name, v.value, v.unknown, c.Location()); err != nil {
+			return err
+		}
 	}
 	s.add(step)
 	return nil
@@ -522,7 +565,11 @@ func (r *reading) readArg(s *stageReading, c *instructions.ArgCommand) error {
 			continue
 		}
 		if arg.Value != nil {
-			if err := r.set(s, s.args, name, *arg.Value, c.Location()); err != nil {
+			known, unknown, err := r.value(s, *arg.Value, c.Location())
+			if err != nil {
+				return err
+			}
+			if err := r.set(s, s.args, name, known, unknown, c.Location()); err != nil {
 				return err
 			}
 			s.add(Step{Kind: Arg, Text: title + "=" + *arg.Value, Vars: []Var{{name, *arg.Value}}})
@@ -839,11 +886,11 @@ func (r *reading) addFiles(s *stageReading, step Step, p packing, where []parser
 		}
 		lex := shell.NewLex('\\')
 		lex.SkipProcessQuotes = true
-		data, _, err := lex.ProcessWord(content.Data, environment(s.known()))
+		data, err := expandWord(lex, content.Data, dockerfileBytes, s.env, s.args)
 		if err != nil {
 			return wrongAt(where, "%v", err)
 		}
-		p.contents[i].Data = data
+		p.contents[i].Data = data.Result
 	}
 	if r.context == nil {
 		opened, err := openContext(r.o.Context, r.o.Ignore)

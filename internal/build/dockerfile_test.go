@@ -297,6 +297,37 @@ func folder(t testing.TB, files ...string) *os.Root {
 	return root
 }
 
+func TestWhatADockerfileComesToIsBounded(t *testing.T) {
+	many := strings.Repeat
+	long := "ARG A=" + many("x", 40<<10) + "\n"
+	for _, tt := range []struct{ why, text, says string }{
+		{"a variable of itself", "FROM a\n" + long + "ENV A=$A$A$A$A\n", "longer than 127 KiB"},
+		{"before FROM", long + "ARG A=$A$A$A$A\nFROM a\n", "longer than 127 KiB"},
+		{"in the name of the image", long + "FROM $A$A$A$A\n", "longer than 127 KiB"},
+		{"in a heredoc", "FROM a\n" + long + "COPY <<E /x\n" + many("$A", 30) + "\nE\n", "longer than 1024 KiB"},
+		{"in USER", "FROM a\n" + long + "USER $A$A$A$A\n", "longer than 127 KiB"},
+		{"a value times another", "FROM a\nARG A=" + many("x", 4000) + "\nARG B=${A//x/$A}\n", "longer than"},
+		{"many values in one ENV", "FROM a\n" + long + "ENV" + many(" B=$A", 100) + "\n", "too many variables"},
+		{"many ARGs of a large one", long + "FROM a\n" + many("ARG A\n", 900), "too many instructions"},
+		{"many of them in one line", long + "FROM a\nARG" + many(" A", 10_000) + "\n", "too many instructions"},
+		{"many instructions", "FROM a\n" + many("RUN x\n", 1001), "too many instructions"},
+		{"many stages", many("FROM a\n", 1001), "more than 1000 stages"},
+		{"many stages that are needed", "FROM a AS s0\n" + chain(70), "at most 64 stages"},
+	} {
+		_, err := build.ParseDockerfile(tt.text, build.DockerfileOptions{})
+		require.ErrorContains(t, err, tt.says, tt.why)
+		require.ErrorAs(t, err, new(*build.DockerfileError), tt.why)
+	}
+}
+
+// chain is stages that are made from one another.
+func chain(n int) (text string) {
+	for i := range n {
+		text += fmt.Sprintf("FROM s%d AS s%d\n", i, i+1)
+	}
+	return text
+}
+
 func FuzzParseDockerfile(f *testing.F) {
 	f.Add("ARG V=1\nFROM a:$V AS b\nARG V\nENV X=${V:-2} Y=\"$X\"\nRUN <<E\nx\nE\nCOPY --from=b --chown=$V a /x\nFROM b\nCMD [\"x\"]")
 	f.Add("FROM a\nCOPY <<A <<B /x/\n$V\nA\nb\nB\nADD *.tgz /x\nHEALTHCHECK CMD x\nENTRYPOINT y")

@@ -46,7 +46,9 @@ type build struct {
 	stages []*stage
 	extra  []*stage // of images that are only copied from
 	step   int      // the last that was settled, from 1
-	used   []string // files under images/, some of them twice
+	// seenBytes is what the variables take that steps see.
+	seenBytes int
+	used      []string // files under images/, some of them twice
 }
 
 // live takes a build from its start to its end.

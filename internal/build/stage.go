@@ -31,6 +31,7 @@ type stage struct {
 
 	// In force after the last task.
 	env           map[string]string
+	together      map[string]string // see seen
 	user, workdir string
 
 	shop    *sandbox.Workshop // nil until it is needed
@@ -86,21 +87,51 @@ func (s *stage) settle(ctx context.Context) error {
 	return nil
 }
 
-// settleOne works out one task and what is in force after it.
-func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) (err error) {
-	known := maps.Clone(args)
-	maps.Copy(known, s.env) // ENV wins over ARG
-	if t.Path, err = expand(t.Path, s.plan.Words, known); err != nil {
-		return err
-	}
-	t.Vars = slices.Clone(t.Vars)
-	for i, v := range t.Vars {
-		if t.Vars[i].Value, err = expand(v.Value, s.plan.Words, known); err != nil {
-			return err
+// values puts variables into the values of one step.
+func (s *stage) values(vars []Var, args map[string]string) ([]Var, error) {
+	vars = slices.Clone(vars)
+	set, room := map[string]string{}, envBytes
+	for i, v := range vars {
+		value, err := expand(v.Value, s.plan.Words, set, s.env, args)
+		if err != nil {
+			return nil, err
+		}
+		vars[i].Value = value
+		if room -= len(value); room < 0 {
+			return nil, errTooManyVars
 		}
 		if !s.plan.Words { // to a Dockerfile the variables of one instruction are new together
-			known[v.Name] = t.Vars[i].Value
+			set[v.Name] = value
 		}
+	}
+	return vars, nil
+}
+
+// seen are the variables that a step sees. Steps that see the same share them.
+func (s *stage) seen(args map[string]string) (map[string]string, error) {
+	if s.together == nil {
+		s.together = maps.Clone(args)
+		maps.Copy(s.together, s.env) // ENV wins over ARG
+		for name, value := range s.together {
+			s.build.seenBytes += len(name) + len(value) + nameBytes
+		}
+		if s.build.seenBytes > seenMost {
+			return nil, fmt.Errorf("the variables that the steps see are larger than %d MiB together: set large ones once", seenMost>>20)
+		}
+	}
+	return s.together, nil
+}
+
+// settleOne works out one task and what is in force after it.
+func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) (err error) {
+	if t.Path, err = expand(t.Path, s.plan.Words, s.env, args); err != nil { // ENV wins over ARG
+		return err
+	}
+	if len(t.Path) > pathBytes {
+		return fmt.Errorf("its path is longer than %d bytes", pathBytes)
+	}
+	if t.Vars, err = s.values(t.Vars, args); err != nil {
+		return err
 	}
 	switch t.Kind {
 	case Env:
@@ -124,8 +155,17 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 			}
 		}
 	}
-	t.env = maps.Clone(args)
-	maps.Copy(t.env, s.env)
+	if t.Kind == Env || t.Kind == Arg {
+		if err := checkEnv(s.env, args); err != nil {
+			return err
+		}
+		s.together = nil
+	}
+	if t.Kind == Run || t.writes() {
+		if t.env, err = s.seen(args); err != nil {
+			return err
+		}
+	}
 	t.user, t.workdir = s.user, s.workdir
 	var from, owner string
 	switch {
@@ -145,6 +185,9 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 		Mode                            *uint32
 		Unpack                          bool
 	}{t.Kind, t.Argv, t.Sources, t.User, t.user, t.workdir, t.Path, t.Files, from, owner, t.Vars, t.Mode, t.Unpack})
+	for i := range t.Vars {
+		t.Vars[i].Value = "" // those that the step sees are in env
+	}
 	return nil
 }
 
@@ -200,6 +243,9 @@ func (s *stage) begin(ctx context.Context) error {
 			user, _, _ := strings.Cut(imported.Config.User, ":") // the groups are the account's
 			s.setUser(user, imported.Config.WorkingDir)
 		}
+	}
+	if err := checkEnv(s.env); err != nil {
+		return &StepError{Step: StepBase, Message: "what the template is made from sets too much: " + err.Error(), Err: err}
 	}
 	info, err := os.Stat(r.b.imagePath(s.base.Image))
 	if err != nil {

@@ -144,6 +144,8 @@ const (
 	stagesMost = 64
 	stepsMost  = 1000
 	textBytes  = 256 << 10 // of one step
+	planBytes  = 4 << 20   // of all steps
+	pathBytes  = 4095      // of a path, as Linux has it
 	// commandBytes is what Linux takes as one argument of a program.
 	commandBytes = 128<<10 - 1
 )
@@ -161,7 +163,7 @@ func (p Plan) check() error {
 			return bad("a start or ready command may have %d KiB and no NUL byte", commandBytes>>10)
 		}
 	}
-	number := 0
+	number, room := 0, planBytes
 	for i, stage := range p.Stages {
 		if err := stage.From.check(i); err != nil {
 			return bad("stage %d: %v", i+1, err)
@@ -170,6 +172,9 @@ func (p Plan) check() error {
 			number++
 			if err := step.check(i); err != nil {
 				return bad("step %d (%.60s): %v", number, step.Text, err)
+			}
+			if room -= step.size(); room < 0 {
+				return bad("the steps are larger than %d MiB together", planBytes>>20)
 			}
 		}
 	}
@@ -196,22 +201,31 @@ func (f From) check(index int) error {
 	return nil
 }
 
-func (s Step) check(index int) error {
-	size := 0
-	for _, text := range slices.Concat([]string{s.Text, s.Path, s.User}, s.Argv, s.Sources) {
+// size is what the texts of a step take, bytes.
+func (s Step) size() int {
+	size := len(s.Text) + len(s.Path) + len(s.User)
+	for _, text := range slices.Concat(s.Argv, s.Sources) {
 		size += len(text)
+	}
+	for _, v := range s.Vars {
+		size += len(v.Name) + len(v.Value)
+	}
+	return size
+}
+
+func (s Step) check(index int) error {
+	for _, text := range slices.Concat([]string{s.Text, s.Path, s.User}, s.Argv, s.Sources) {
 		if strings.Contains(text, "\x00") {
 			return errors.New("there is a NUL byte in it")
 		}
 	}
 	for _, v := range s.Vars {
-		size += len(v.Name) + len(v.Value)
 		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || strings.Contains(v.Value, "\x00") {
 			return fmt.Errorf("%.80q is not the name of a variable", v.Name)
 		}
 	}
 	switch {
-	case size > textBytes:
+	case s.size() > textBytes:
 		return fmt.Errorf("it is longer than %d KiB", textBytes>>10)
 	case s.Kind == Run && (len(s.Argv) == 0 || s.Argv[0] == ""):
 		return errors.New("there is no command to run")
