@@ -64,7 +64,10 @@ type Request struct {
 
 	// Of HTTP.
 	Method, Path string // Path is decoded and cleaned, without query
-	Encrypted    bool   // within TLS
+	// OtherPaths are what servers may take for the path in its place: with an encoded
+	// slash as a letter, or decoded more than once. What is allowed must be so as each.
+	OtherPaths []string
+	Encrypted  bool // within TLS
 }
 
 // Verdict is what a policy says.

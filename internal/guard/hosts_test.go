@@ -86,3 +86,32 @@ func TestUnprovenNamesMeetNoRuleOfNames(t *testing.T) {
 	r.Unproven = false
 	require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), r).Verdict)
 }
+
+// A path that servers read in several ways is allowed only where each of them is.
+func TestEachReadingOfAPathIsJudged(t *testing.T) {
+	table := func(fallback, decision policy.Decision, paths ...string) policy.Table {
+		return policy.Table{
+			Scope: server, Default: map[policy.Kind]policy.Decision{policy.Egress: fallback},
+			Rules: []policy.Rule{{Name: "paths", Kind: policy.Egress, Decision: decision, Match: []policy.Match{{Host: []string{"git.example"}, Path: paths}}}},
+		}
+	}
+	for _, row := range []struct {
+		what, why string
+		table     policy.Table
+		path      string
+		others    []string
+		want      gateway.Verdict
+	}{
+		{"an allowed path", "there is one reading", table(policy.Deny, policy.Allow, "/projects/*/badge"), "/projects/x/badge", nil, gateway.Allow},
+		{"one that is allowed with the slash", "GitLab takes it for a letter of a project's name, and means the project", table(policy.Deny, policy.Allow, "/projects/*/badge"), "/projects/org/badge", []string{"/projects/org%2Fbadge"}, gateway.Deny},
+		{"one that is allowed without", "other servers take it for a slash", table(policy.Deny, policy.Allow, "/projects/*"), "/projects/org/badge", []string{"/projects/org%2Fbadge"}, gateway.Deny},
+		{"one that is allowed both ways", "npm asks so", table(policy.Deny, policy.Allow, "/@scope/*", "/@scope*"), "/@scope/name", []string{"/@scope%2Fname"}, gateway.Allow},
+		{"one that is denied when decoded twice", "some servers do", table(policy.Allow, policy.Deny, "/admin"), "/%61dmin", []string{"/admin"}, gateway.Deny},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			w := newWorld(t, nil, row.table)
+			r := gateway.Request{Protocol: gateway.HTTP, Destination: at("93.184.216.34:443"), Name: "git.example", Method: "DELETE", Path: row.path, OtherPaths: row.others, Encrypted: true}
+			require.Equal(t, row.want, w.policy.Decide(t.Context(), r).Verdict, row.why)
+		})
+	}
+}

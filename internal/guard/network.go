@@ -477,7 +477,22 @@ func (n judge) request(ctx context.Context, st *standing, r gateway.Request) gat
 	if v := set.Judge(host); v.Decision == policy.Ask {
 		return n.finish(ctx, st, r, host, v)
 	}
-	return n.finish(ctx, st, r, a, set.Judge(a))
+	a, v := strictestPath(set, a, r.OtherPaths)
+	return n.finish(ctx, st, r, a, v)
+}
+
+// strictestPath judges a request as each of the paths that its server may take it for,
+// and returns it as the one that is judged most strictly.
+func strictestPath(set policy.Set, a policy.Action, others []string) (policy.Action, policy.Verdict) {
+	v := set.Judge(a)
+	for _, p := range others {
+		other := a
+		other.Path = p
+		if judged := set.Judge(other); milder(v.Decision, judged.Decision) {
+			a, v = other, judged
+		}
+	}
+	return a, v
 }
 
 // finish settles a verdict on something of which all is known that will be. Should the

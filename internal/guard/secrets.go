@@ -74,7 +74,9 @@ func (n judge) Rewrite(ctx context.Context, r gateway.Request, out *http.Request
 		a.Kind, a.Method, a.Path, a.Secret, a.Header, a.Unknown = policy.Secret, r.Method, r.Path, use.Secret, use.Place, 0
 		o := outcome{id: newID(), reason: "secrets go over TLS only: use https", verdict: policy.Verdict{Decision: policy.Deny, Rule: "secrets-over-tls"}}
 		if r.Encrypted {
-			o = n.guard.settle(ctx, st.owner.Subject, a, n.set(st).Judge(a), false)
+			var v policy.Verdict
+			a, v = strictestPath(n.set(st), a, r.OtherPaths)
+			o = n.guard.settle(ctx, st.owner.Subject, a, v, false)
 		}
 		n.guard.record(st.owner.Subject, audit.Secret, "sandbox:"+st.owner.SandboxID, "use", a, o)
 		if !o.allowed {

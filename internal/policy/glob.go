@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -135,19 +134,21 @@ func (g *pathGlob) fits(p string) bool {
 	if !strings.HasPrefix(p, "/") {
 		return false
 	}
-	elements := slices.Collect(elementsOf(p))
-	at, deep, resume := 0, -1, 0
-	for i := 0; i < len(elements); {
+	rest := strings.TrimPrefix(withoutLastSlash(p), "/")
+	more := rest != ""
+	at, deep, resume := 0, -1, ""
+	for more {
+		element, after, moreAfter := strings.Cut(rest, "/")
 		switch {
 		case at < len(g.elements) && g.elements[at].deep:
-			deep, resume = at, i
+			deep, resume = at, rest
 			at++
-		case at < len(g.elements) && g.elements[at].text.fits(elements[i]):
+		case at < len(g.elements) && g.elements[at].text.fits(element):
 			at++
-			i++
+			rest, more = after, moreAfter
 		case deep >= 0:
-			resume++
-			at, i = deep+1, resume
+			_, resume, more = strings.Cut(resume, "/")
+			at, rest = deep+1, resume
 		default:
 			return false
 		}

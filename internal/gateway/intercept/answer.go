@@ -16,8 +16,9 @@ const FailedHeader = "Tombolo-Failed"
 type code string
 
 const (
-	tooMany  code = "too-many"  // requests are under way
-	noAnswer code = "no-answer" // came from the destination, or none that may be passed on
+	tooMany    code = "too-many"   // requests are under way
+	noAnswer   code = "no-answer"  // came from the destination, or none that may be passed on
+	unreadable code = "unreadable" // the answer would be, so the request was not sent
 )
 
 // refuse answers with a decision that denies.

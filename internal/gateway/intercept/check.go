@@ -38,7 +38,7 @@ func requestOf(c *gateway.Intercepted, r *http.Request) (gateway.Request, *probl
 	if err != nil {
 		return request, bad("%s", err)
 	}
-	request.Path = path
+	request.Path, request.OtherPaths = path, otherPaths(r.URL, path)
 	return request, nil
 }
 
@@ -48,7 +48,12 @@ func checkTarget(c *gateway.Intercepted, r *http.Request) *problem {
 	if c.TLS {
 		scheme = "https"
 	}
+	target, _, _ := strings.Cut(r.RequestURI, "?")
 	switch {
+	case len(target) > maxTarget:
+		return &problem{http.StatusRequestURITooLong, fmt.Sprintf("the path is longer than %d KiB", maxTarget>>10)}
+	case strings.ContainsAny(r.RequestURI, "# "): // where some servers end the path
+		return bad("the target of the request has a space or a #, which must be percent-encoded")
 	case r.URL.Opaque != "" || r.URL.User != nil:
 		return bad("the target of the request is no path")
 	case r.URL.Scheme != "" && !strings.EqualFold(r.URL.Scheme, scheme):

@@ -32,6 +32,9 @@ func decoded(res *http.Response) (io.ReadCloser, error) {
 			}
 		}
 	}
+	if encoding := messageEncoding(res.Header); encoding != "" {
+		return nil, fmt.Errorf("the messages of its answer are encoded (%s), which cannot be looked through for secrets, and it was asked not to", encoding)
+	}
 	if len(encodings) == 0 {
 		return res.Body, nil
 	}

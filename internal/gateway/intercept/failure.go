@@ -24,6 +24,10 @@ func answerError(w http.ResponseWriter, r *http.Request, err error) {
 		refuse(w, http.StatusForbidden, x.request, refusal.Decision)
 		return
 	}
+	if encoded := errEncodedMessages(""); errors.As(err, &encoded) {
+		fail(w, http.StatusUnsupportedMediaType, unreadable, encoded.Error())
+		return
+	}
 	fail(w, http.StatusBadGateway, noAnswer, explain(x.upstream, err))
 }
 

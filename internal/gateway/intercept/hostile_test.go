@@ -138,7 +138,30 @@ var hostileRequests = []struct {
 	},
 	{
 		name: "encoded slash", send: "GET /@scope%2fname HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
-		judged: "localhost GET /@scope/name", sent: "GET /@scope%2fname HTTP/1.1 HOST", why: "npm asks so; it is judged as a slash",
+		judged: "localhost GET /@scope/name or /@scope%2Fname", sent: "GET /@scope%2fname HTTP/1.1 HOST", why: "npm asks so; servers take it for a slash or a letter",
+	},
+	{
+		name: "slash encoded twice", send: "GET /a%252Fb HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
+		judged: "localhost GET /a%2Fb or /a/b", sent: "GET /a%252Fb HTTP/1.1 HOST", why: "some servers decode twice",
+	},
+	{
+		name: "letter encoded twice", send: "GET /%2561dmin HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
+		judged: "localhost GET /%61dmin or /admin", sent: "GET /%2561dmin HTTP/1.1 HOST", why: "some servers decode twice",
+	},
+	{
+		name: "number sign", send: "GET /admin#/public HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 400,
+		why: "nginx ends a path there, others do not",
+	},
+	{
+		name: "number sign in a whole URL", send: "GET https://HOST/admin#/public HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 400, why: "the same",
+	},
+	{
+		name: "space in the target", send: "GET /admin /public HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 400,
+		why: "some servers end a path there",
+	},
+	{
+		name: "path that is a pain to match", send: "GET " + strings.Repeat("/a", 9<<10) + " HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 414,
+		why: "it would be matched against every pattern",
 	},
 	{
 		name: "several slashes", send: "GET //admin///x HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
@@ -245,7 +268,7 @@ func TestHostileRequests(t *testing.T) {
 			}
 			judged := ""
 			for _, r := range w.judged {
-				judged += strings.TrimSpace(r.Name + " " + r.Method + " " + r.Path)
+				judged += strings.TrimSpace(r.Name + " " + r.Method + " " + strings.Join(append([]string{r.Path}, r.OtherPaths...), " or "))
 			}
 			require.Equal(t, row.judged, judged, row.why)
 			require.Equal(t, strings.ReplaceAll(row.sent, "HOST", host), sent.Load(), row.why)
@@ -264,6 +287,22 @@ func (w *world) connect(protocol string) net.Conn {
 	encrypted := tls.Client(c, &tls.Config{RootCAs: w.roots(), ServerName: "localhost", NextProtos: []string{protocol}})
 	require.NoError(w.t, encrypted.Handshake())
 	return encrypted
+}
+
+// What HTTP/2 can say and the line of HTTP/1.1 that it would become cannot.
+func TestTargetsOfHTTP2AreNoLinesOfHTTP1(t *testing.T) {
+	sent := atomic.Int32{}
+	w := inWorld(t, startServer(t, true, false, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) })), encrypted, intercept.Config{})
+	for _, target := range []string{"/admin HTTP/1.1/info/refs", "/admin#/info/refs", "/a?b HTTP/1.1"} {
+		req, err := http.NewRequest("GET", w.url("/"), nil)
+		require.NoError(t, err)
+		req.URL.Opaque = target
+		res, err := w.client(true).Do(req)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusBadRequest, res.StatusCode, "http.server reads the path up to the space, nginx up to the number sign")
+		res.Body.Close()
+	}
+	require.Zero(t, sent.Load())
 }
 
 func TestHandshakeForAnotherNameIsRefused(t *testing.T) {

@@ -20,7 +20,7 @@ type Config struct {
 	// Roots are trusted for destinations. Nil is what this machine trusts.
 	Roots *x509.CertPool
 	// Requests bounds those of one sandbox that are under way at once, the ones that wait for
-	// a person included; 0 is 512.
+	// a person included; 0 is 256.
 	Requests int
 	// Log gets what goes wrong. Nil discards.
 	Log *slog.Logger
@@ -65,8 +65,8 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		Protocols:                    protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
-			MaxReceiveBufferPerConnection: 4 << 20,
-			MaxReceiveBufferPerStream:     1 << 20,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     receiveInside,
 		},
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleInside,

@@ -5,6 +5,9 @@ import "time"
 const (
 	// maxHeader bounds the headers of a request and of an answer, bytes.
 	maxHeader = 256 << 10
+	// maxTarget bounds the path of a request, bytes: rules match it as often as there are
+	// patterns.
+	maxTarget = 16 << 10
 	// handshakeTimeout is for TLS with the client, headerTimeout for the headers of a
 	// request from their first byte on.
 	handshakeTimeout = 15 * time.Second
@@ -23,6 +26,13 @@ const (
 	// pingAfter is how long a silent HTTP/2 connection to a destination is believed in.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
+	// receiveStream and receiveConnection are what a destination may send of one answer, and
+	// of all in one connection, before the client has taken any of it, bytes; what a client
+	// may send before the destination takes it is receiveInside for each request. With
+	// defaultRequests they bound what a sandbox has this process hold.
+	receiveStream     = 256 << 10
+	receiveConnection = 4 << 20
+	receiveInside     = 128 << 10
 	// maxFrame is how much a destination may send in one frame of HTTP/2, bytes: few large
 	// ones cost less.
 	maxFrame = 256 << 10
@@ -30,5 +40,5 @@ const (
 	// about.
 	continueTimeout = 2 * time.Second
 	// defaultRequests is Config.Requests when that is 0.
-	defaultRequests = 512
+	defaultRequests = 256
 )

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -46,6 +47,31 @@ func judgedPath(u *url.URL) (string, error) {
 		decoded = again
 	}
 	return "", errPathDepth
+}
+
+// otherPaths are the paths besides judged that servers may take a checked one for.
+func otherPaths(u *url.URL, judged string) (others []string) {
+	add := func(p string) {
+		if p = path.Clean(p); p != judged && !slices.Contains(others, p) {
+			others = append(others, p)
+		}
+	}
+	raw := u.EscapedPath()
+	if !strings.Contains(raw, "%") || judged == "*" {
+		return nil
+	}
+	letters := strings.NewReplacer("%2f", "%252F", "%2F", "%252F").Replace(raw)
+	if p, err := url.PathUnescape(letters); err == nil {
+		add(p)
+	}
+	for decoded := u.Path; ; {
+		again, err := url.PathUnescape(decoded)
+		if err != nil || again == decoded {
+			return others
+		}
+		add(again)
+		decoded = again
+	}
 }
 
 func checkPath(p string) error {

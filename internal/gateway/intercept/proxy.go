@@ -3,6 +3,7 @@ package intercept
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -137,9 +138,21 @@ func rewrite(pr *httputil.ProxyRequest) {
 	passTrailers(pr)
 	x.scrubber, x.err = x.session.warden.Rewrite(out.Context(), x.request, out)
 	x.ahead.stop() // what is sent is read from now on
-	if x.err == nil && x.scrubber != nil {
-		askReadable(out.Header)
+	if x.err != nil || x.scrubber == nil {
+		return
 	}
+	askReadable(out.Header)
+	if encoding := messageEncoding(out.Header); encoding != "" { // servers answer in the same
+		x.err = errEncodedMessages(encoding)
+	}
+}
+
+// errEncodedMessages is the encoding of the messages of a request whose answer could not be
+// looked through.
+type errEncodedMessages string
+
+func (e errEncodedMessages) Error() string {
+	return fmt.Sprintf("messages encoded as %s cannot be looked through for secrets: turn compression off for this host", string(e))
 }
 
 // keepPath sends a path as it came where net/url would write it in another way.

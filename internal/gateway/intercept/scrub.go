@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 )
@@ -13,13 +14,31 @@ import (
 // on. Others are sent without.
 const maxWhole = 64 << 10
 
-// askReadable changes a request so that its answer can be read.
+// askReadable changes a request so that its answer can be read: whole, as a part could
+// end within a value, and without an encoding.
 func askReadable(h http.Header) {
 	h.Set("Accept-Encoding", "identity")
-	if h.Get("Grpc-Accept-Encoding") != "" {
-		h.Set("Grpc-Accept-Encoding", "identity")
+	for _, name := range []string{"Grpc-Accept-Encoding", "Connect-Accept-Encoding"} {
+		if len(h[name]) > 0 {
+			h.Set(name, "identity")
+		}
 	}
 	h.Del("Sec-Websocket-Extensions") // compression
+	h.Del("Range")
+	h.Del("If-Range")
+}
+
+// messageEncoding is how the messages of gRPC and of Connect's streams are encoded, each by
+// itself; empty when they are not.
+func messageEncoding(h http.Header) string {
+	for _, name := range []string{"Grpc-Encoding", "Connect-Content-Encoding"} {
+		for _, encoding := range h[name] {
+			if encoding = strings.TrimSpace(encoding); encoding != "" && !strings.EqualFold(encoding, "identity") {
+				return encoding
+			}
+		}
+	}
+	return ""
 }
 
 // scrub has everything of an answer scrubbed.

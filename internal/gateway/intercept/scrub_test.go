@@ -219,3 +219,49 @@ func echo(t *testing.T) http.Handler {
 		}
 	})
 }
+
+// An answer that cannot be looked through is not given on, and what would lead to one is
+// not sent.
+func TestAnswersAreWholeAndReadable(t *testing.T) {
+	for _, row := range []struct {
+		what, why    string
+		asks, answer http.Header
+		status       int
+		sent         http.Header // nil: nothing
+	}{
+		{"a part of it", "a part may end within a value", http.Header{"Range": {"bytes=0-9"}, "If-Range": {`"tag"`}}, nil, 200, http.Header{"Range": nil, "If-Range": nil}},
+		{"encodings that gRPC takes", "messages are encoded one by one", http.Header{"Grpc-Accept-Encoding": {"gzip"}}, nil, 200, http.Header{"Grpc-Accept-Encoding": {"identity"}}},
+		{"encodings that Connect takes", "the same", http.Header{"Connect-Accept-Encoding": {"br, gzip"}}, nil, 200, http.Header{"Connect-Accept-Encoding": {"identity"}}},
+		{"encoded messages of gRPC", "servers answer in the encoding of the request", http.Header{"Grpc-Encoding": {"gzip"}}, nil, 415, nil},
+		{"encoded messages of Connect", "the same", http.Header{"Connect-Content-Encoding": {"gzip"}}, nil, 415, nil},
+		{"messages that are not", "they can be read", http.Header{"Grpc-Encoding": {"identity"}}, http.Header{"Grpc-Encoding": {"identity"}}, 200, http.Header{"Grpc-Encoding": {"identity"}}},
+		{"an answer of gRPC's that is encoded all the same", "a value may be in it", http.Header{}, http.Header{"Grpc-Encoding": {"gzip"}}, 502, http.Header{}},
+		{"one of Connect's", "the same", http.Header{}, http.Header{"Connect-Content-Encoding": {"zstd"}}, 502, http.Header{}},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			var sent http.Header
+			to := serverFor(t, true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				sent = r.Header
+				for name, values := range row.answer {
+					w.Header()[name] = values
+				}
+				io.WriteString(w, "\x01\x00\x00\x00\x01x")
+			}))
+			w := inWorld(t, to, encrypted, intercept.Config{})
+			w.rewrite = scrubs(secret, placeholder)
+			req, err := http.NewRequest("POST", w.url("/echo.Echo/Whoami"), strings.NewReader("x"))
+			require.NoError(t, err)
+			for name, values := range row.asks {
+				req.Header[name] = values
+			}
+			res, err := w.client(true).Do(req)
+			require.NoError(t, err)
+			defer res.Body.Close()
+			require.Equal(t, row.status, res.StatusCode, row.why)
+			require.Equal(t, row.sent == nil, sent == nil, row.why)
+			for name, values := range row.sent {
+				require.Equal(t, values, sent[name], row.why)
+			}
+		})
+	}
+}

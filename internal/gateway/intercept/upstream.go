@@ -127,10 +127,13 @@ func (u *upstreams) newUpstream(key upstreamKey, r gateway.Request) *upstream {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return u.dial(ctx, template)
 		},
-		TLSClientConfig:        &tls.Config{RootCAs: u.roots, ServerName: host, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    handshakeTimeout,
-		Protocols:              protocols,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReadFrameSize: maxFrame},
+		TLSClientConfig:     &tls.Config{RootCAs: u.roots, ServerName: host, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: handshakeTimeout,
+		Protocols:           protocols,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReadFrameSize: maxFrame,
+			MaxReceiveBufferPerStream: receiveStream, MaxReceiveBufferPerConnection: receiveConnection,
+		},
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    maxIdlePerHost,
 		IdleConnTimeout:        idleOutside,
