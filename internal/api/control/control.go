@@ -237,11 +237,14 @@ func (h *handler) answer(w http.ResponseWriter, body any, err error) {
 		f := failure{Message: err.Error()}
 		var limit *sandbox.LimitError
 		var invalid *sandbox.InvalidError
+		var denied *sandbox.DeniedError
 		switch {
 		case errors.As(err, &limit):
 			status = http.StatusTooManyRequests
 		case errors.As(err, &invalid):
 			status = http.StatusBadRequest
+		case errors.As(err, &denied):
+			status, f.Message = http.StatusForbidden, denied.Error()
 		default:
 			status = http.StatusInternalServerError
 		}

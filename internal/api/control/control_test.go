@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -282,4 +283,18 @@ func TestRequestsThatAreWrong(t *testing.T) {
 		response.Body.Close()
 		require.Equal(t, test.status, response.StatusCode, name)
 	}
+}
+
+// forbidding refuses what is asked of it.
+type forbidding struct{ sandbox.Sandboxes }
+
+func (forbidding) Create(context.Context, sandbox.CreateRequest) (sandbox.Info, error) {
+	return sandbox.Info{}, fmt.Errorf("create: %w", &sandbox.DeniedError{What: "lifetime 3h", Rule: "short"})
+}
+
+func TestWhatARuleForbidsIsNoFailureOfTheServer(t *testing.T) {
+	answer := httptest.NewRecorder()
+	control.New(forbidding{}, self, slog.New(slog.DiscardHandler)).ServeHTTP(answer, httptest.NewRequest("POST", "/sandboxes", strings.NewReader("{}")))
+	require.Equal(t, http.StatusForbidden, answer.Code)
+	require.Contains(t, answer.Body.String(), "lifetime 3h is not allowed by the rule")
 }

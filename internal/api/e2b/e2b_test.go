@@ -38,6 +38,7 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		{sandbox.ErrBusy, 409, "ask again in a moment"},
 		{fmt.Errorf("pause: %w", sandbox.ErrStopping), 503, "the server is stopping"},
 		{&sandbox.InvalidError{Message: "too much"}, 400, "too much"},
+		{&sandbox.DeniedError{What: "lifetime 3h", Rule: "short", Reason: "it costs", ID: "req_1"}, 403, `lifetime 3h is not allowed by the rule "short": it costs (request req_1)`},
 		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
 		{errors.New("no memory left"), 500, "no memory left"},
 	}

@@ -46,12 +46,15 @@ func encodeError(err error) *wireError {
 		limit *sandbox.LimitError
 		used  *sandbox.VolumeInUseError
 		stale *sandbox.StaleFileError
+		deny  *sandbox.DeniedError
 	)
 	switch {
 	case errors.As(err, &wire):
 		return wire
 	case errors.As(err, &bad):
 		return invalid("%s", bad.Message)
+	case errors.As(err, &deny): // by a rule, or by who was asked
+		return failure(http.StatusForbidden, "%s", deny)
 	case errors.As(err, &limit):
 		e := failure(http.StatusTooManyRequests, "%s", limit.Error())
 		e.retryAfter = limit.RetryAfter

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 var update = flag.Bool("update", false, "write what the server answers into testdata")
@@ -25,7 +27,8 @@ type golden struct {
 	Method  string            `json:"method"`
 	Path    string            `json:"path"`
 	Headers map[string]string `json:"headers,omitempty"`
-	Body    json.RawMessage   `json:"body,omitempty"` // a string is sent as it is
+	Body    json.RawMessage   `json:"body,omitempty"`   // a string is sent as it is
+	Denied  bool              `json:"denied,omitempty"` // a rule forbids what is asked of the core
 	Want    want              `json:"want"`
 }
 
@@ -61,6 +64,9 @@ func TestGolden(t *testing.T) {
 
 func ask(t *testing.T, g golden) want {
 	w := newWorld(t)
+	if g.Denied {
+		w.core.fail = &sandbox.DeniedError{What: "what was asked for", Rule: "no-such", Reason: "see the handbook", ID: "req_1"}
+	}
 	r := httptest.NewRequest(g.Method, g.Path, strings.NewReader(sent(t, g.Body)))
 	switch g.Key {
 	case "none":
