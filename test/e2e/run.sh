@@ -18,19 +18,40 @@ TOMBOLO_DATA=$(realpath "${TOMBOLO_TEST_DATA:?the data folder with the default t
 export TOMBOLO_DATA
 export PYTHONDONTWRITEBYTECODE=1
 
+in_folder() { (cd "$1" && "${@:2}"); }
+
+# The suites, by what their folders are called.
+arguments=()
+python() { in_folder "$here/python" "$clients/python/bin/python" -m pytest "${arguments[@]}"; }
+python-old() { in_folder "$here/python-old" "$clients/python-old/bin/python" -m pytest -q -p no:cacheprovider; }
+js() { in_folder "$here/js" node --test --test-reporter=spec; }
+js-old() { in_folder "$here/js-old" node --test --test-reporter=spec; }
+
+# The tests of what sandboxes reach have a world of their own in place of the
+# machine's network, and are gone with it. They start their own servers.
+world() {
+  in_folder "$here/world" unshare --net --mount "$clients/world/bin/python" -m pytest -p no:cacheprovider "$@"
+}
+
 failed=()
 step() { # NAME COMMAND...: runs it and remembers a failure
   echo "== $1"
   "${@:2}" || failed+=("$1")
 }
 
+told() { # fails when a step did, and says which
+  [ ${#failed[@]} -eq 0 ] && return
+  printf 'FAILED: %s\n' "${failed[@]}"
+  return 1
+}
+
 start_server() {
-  output=$(mktemp -d)
-  "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --on-stop end --data "$TOMBOLO_DATA" >"$output/stdout" 2>"$output/stderr" &
+  "$TOMBOLO_BIN" serve --listen 127.0.0.1:0 --on-stop end >"$output/stdout" 2>"$output/stderr" &
   server_pid=$!
+  trap 'kill -TERM $server_pid 2>/dev/null; wait' EXIT
   for ((i = 0; i < 600; i++)); do
     if grep -q 'http://127\.0\.0\.1:[0-9]*$' "$output/stdout"; then
-      eval "$("$TOMBOLO_BIN" env --data "$TOMBOLO_DATA")"
+      eval "$("$TOMBOLO_BIN" env)"
       return
     fi
     kill -0 "$server_pid" 2>/dev/null || break
@@ -45,6 +66,7 @@ stop_server() { # fails unless the server ends by itself with status 0 and leave
   kill -TERM "$server_pid"
   wait "$server_pid"
   local status=$?
+  trap - EXIT
   if [ $status -ne 0 ]; then
     echo "the server ended with status $status; its log:" >&2
     tail -n 30 "$output/stderr" >&2
@@ -55,49 +77,46 @@ stop_server() { # fails unless the server ends by itself with status 0 and leave
   [ -z "$left" ] || { echo "left in $TOMBOLO_DATA/sandboxes: $left" >&2; return 1; }
 }
 
-in_folder() { (cd "$1" && "${@:2}"); }
+# one_after_another runs suites on a server of their own. It is for a subshell.
+one_after_another() {
+  output=$(mktemp -d)
+  start_server
+  local suite
+  for suite in "$@"; do step "$suite" "$suite"; done
+  step "clean stop after $*" stop_server
+  rm -rf "$output"
+  told
+}
 
-# The tests of what sandboxes reach have a world of their own in place of the
-# machine's network, and are gone with it. They start their own servers.
-in_world() { in_folder "$here/world" unshare --net --mount "$clients/world/bin/python" -m pytest "$@"; }
+# second_data makes a data folder with the same templates: files that never change are
+# linked, so it lies beside the first.
+second_data() {
+  second=$(mktemp -d "$(dirname "$TOMBOLO_DATA")/e2e-XXXXXX")
+  (cd "$TOMBOLO_DATA" && cp -al agents engines images snapshots "$second" && mkdir "$second/keys" && cp -a keys/egress-ca* "$second/keys") &&
+    TOMBOLO_DATA=$second "$TOMBOLO_BIN" template build >/dev/null
+}
 
 "$here/setup.sh"
-if [ "${1:-}" = world ]; then
-  in_world "${@:2}"
-  exit
-fi
-start_server
-trap 'kill -TERM "$server_pid" $world_pid 2>/dev/null; wait' EXIT
+case "${1:-}" in
+world) world "${@:2}"; exit ;;
+?*) arguments=("$@"); one_after_another python; exit ;;
+esac
 
-# The tests wait more than they compute, and those in a world of their own meet no
-# others: they run beside the rest.
-world_pid=
-if [ $# -eq 0 ]; then
-  in_world -p no:cacheprovider >"$output/world" 2>&1 &
-  world_pid=$!
-fi
-
-if [ $# -gt 0 ]; then
-  step "newest Python clients" in_folder "$here/python" "$clients/python/bin/python" -m pytest "$@"
-else
-  step "newest Python clients" in_folder "$here/python" "$clients/python/bin/python" -m pytest
-  step "older Python clients" in_folder "$here/python-old" "$clients/python-old/bin/python" -m pytest -q -p no:cacheprovider
-  step "newest JavaScript clients" in_folder "$here/js" node --test --test-reporter=spec
-  step "older JavaScript clients" in_folder "$here/js-old" node --test --test-reporter=spec
-fi
-step "clean stop" stop_server
-world_ended() { # says what its tests printed
-  wait "$world_pid"
+# The tests wait more than they compute: these three run side by side.
+said=$(mktemp -d)
+second_data || exit 1
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$said" "$second"' EXIT
+world >"$said/world" 2>&1 &
+world_pid=$!
+(TOMBOLO_DATA=$second one_after_another js js-old python-old) >"$said/others" 2>&1 &
+others_pid=$!
+step "the newest Python clients" eval '(one_after_another python)'
+beside() { # PID OUTPUT: waits for what ran beside, and says what it printed
+  wait "$1"
   local status=$?
-  cat "$output/world"
+  cat "$2"
   return $status
 }
-if [ -n "$world_pid" ]; then step "a world of their own" world_ended; fi
-trap - EXIT
-rm -rf "$output"
-
-if [ ${#failed[@]} -gt 0 ]; then
-  printf 'FAILED: %s\n' "${failed[@]}"
-  exit 1
-fi
-echo "all end-to-end tests passed"
+step "the other clients" beside "$others_pid" "$said/others"
+step "a world of their own" beside "$world_pid" "$said/world"
+told && echo "all end-to-end tests passed"
