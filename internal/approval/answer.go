@@ -49,7 +49,7 @@ func (d *Desk) Answer(ctx context.Context, id string, a Answer) (Hold, error) {
 		if a.Reach != Once || h.Waiting == 0 {
 			leaves = append(leaves, d.grantOf(h, a))
 		}
-		if len(d.grants.Load().byID) >= d.config.Limits.Grants {
+		if len(leaves) > 0 && len(d.grants.Load().byID) >= d.config.Limits.Grants {
 			return h, invalid("there are %d grants, and no more may be; revoke some first", d.config.Limits.Grants)
 		}
 	}

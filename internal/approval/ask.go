@@ -18,14 +18,19 @@ import (
 //
 // An error means that nobody answered: ctx ended (the hold stays, and an approval is
 // then good for the next equal action), ErrFull, ErrClosed, an *InvalidError for what
-// cannot be shown to a person, or that of the store.
+// cannot be shown to a person, or that of the store, which may be that an approval could not
+// be used up.
 func (d *Desk) Ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, patience time.Duration) (Hold, error) {
 	action := a.Hash()
 	asked := Hold{
 		Subject: s, Action: a, Hash: hashOf(home(s), action), Rule: v.Rule, Scope: v.Scope, Reason: v.Reason,
 	}
 	for {
-		if g, ok := d.Granted(s, a, action); ok {
+		g, ok, err := d.granted(s, a, action)
+		if err != nil {
+			return asked, err
+		}
+		if ok {
 			return d.holdOf(ctx, g, asked), nil
 		}
 		if err := ctx.Err(); err != nil {

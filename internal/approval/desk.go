@@ -54,6 +54,9 @@ type Limits struct {
 	// DeniedFor is how long the denial of an action answers equal ones too, so that a
 	// program that tries again does not ask again; 1 min.
 	DeniedFor time.Duration
+	// UnknownFor is how long what waits or was granted is kept for a sandbox that has no
+	// record, as that of a build; one day. Whoever ends one tells it at once, by Forget.
+	UnknownFor time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
@@ -64,6 +67,7 @@ func (l Limits) withDefaults() Limits {
 	l.ActionBytes = cmp.Or(l.ActionBytes, 32<<10)
 	l.OnceFor = cmp.Or(l.OnceFor, 10*time.Minute)
 	l.DeniedFor = cmp.Or(l.DeniedFor, time.Minute)
+	l.UnknownFor = cmp.Or(l.UnknownFor, 24*time.Hour)
 	return l
 }
 
@@ -264,9 +268,11 @@ func (d *Desk) tidy(ctx context.Context) {
 		}
 	}
 	d.mu.Unlock()
-	for _, id := range d.sandboxes() {
+	for id, latest := range d.sandboxes() {
 		s, err := d.config.Store.Sandbox(ctx, id)
-		if err == nil && !s.EndedAt.IsZero() {
+		// One without a record is that of a build, or was never made.
+		unknown := errors.Is(err, store.ErrNotFound) && at.Sub(latest) > d.config.Limits.UnknownFor
+		if err == nil && !s.EndedAt.IsZero() || unknown {
 			d.Forget(id)
 		}
 	}
@@ -278,21 +284,18 @@ func (d *Desk) tidy(ctx context.Context) {
 	}
 }
 
-// sandboxes are those that something waits for or that have grants of their own.
-func (d *Desk) sandboxes() []string {
-	ids := d.grants.Load().sandboxes()
+// sandboxes are those that something waits for or that have grants of their own, with when
+// the latest of that came.
+func (d *Desk) sandboxes() map[string]time.Time {
+	latest := d.grants.Load().sandboxes()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.pending {
-		if id := p.hold.Subject.SandboxID; id != "" {
-			ids[id] = true
+		if id := p.hold.Subject.SandboxID; id != "" && p.hold.CreatedAt.After(latest[id]) {
+			latest[id] = p.hold.CreatedAt
 		}
 	}
-	var all []string
-	for id := range ids {
-		all = append(all, id)
-	}
-	return all
+	return latest
 }
 
 func (d *Desk) find(id string) *pending {

@@ -2,6 +2,7 @@ package approval_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
 func TestApprovedActionGoesOnOnce(t *testing.T) {
@@ -214,6 +217,65 @@ func TestForgottenSandboxTakesItsHoldsAlong(t *testing.T) {
 	require.Equal(t, approval.Withdrawn, (<-got).hold.State)
 	require.Equal(t, approval.Withdrawn, w.get(id).State)
 	require.Equal(t, approval.Pending, w.get(other).State)
+}
+
+// A build's sandbox has no record. What is left of it goes when the desk is opened, which tidies.
+func TestWhatIsLeftOfAnUnknownSandboxGoesInTime(t *testing.T) {
+	w := newWorld(t, approval.Limits{})
+	approve := func(id string) {
+		_, err := w.Answer(t.Context(), id, approval.Answer{Approve: true, Reach: approval.ForSandbox, Hash: w.get(id).Hash, Approver: "carol"})
+		require.NoError(t, err)
+	}
+	waits := w.leave(alice, to("a.example"))
+	approve(w.leave(alice, to("b.example")))
+	reopen := func(unknownFor time.Duration) {
+		w.Close()
+		require.NoError(t, w.store.Close())
+		w.open(approval.Limits{UnknownFor: unknownFor})
+	}
+	reopen(time.Hour)
+	require.Equal(t, approval.Pending, w.get(waits).State)
+	require.Len(t, w.Grants(), 1)
+	require.NoError(t, w.store.PutSandbox(t.Context(), store.Sandbox{ID: bob.SandboxID, KeyID: bob.KeyID, CreatedAt: time.Now()}))
+	approve(w.leave(bob, to("b.example")))
+	reopen(time.Nanosecond)
+	require.Equal(t, approval.Withdrawn, w.get(waits).State)
+	require.Len(t, w.Grants(), 1, "one of a sandbox that is known stays")
+	require.Equal(t, bob.SandboxID, w.Grants()[0].Scope.ID)
+}
+
+func TestFullOfGrantsStillAnswersForOnce(t *testing.T) {
+	w := newWorld(t, approval.Limits{Grants: 1})
+	id, got := w.ask(t.Context(), alice, to("a.example"))
+	yes := approval.Answer{Approve: true, Reach: approval.ForSandbox, Hash: w.get(id).Hash, Approver: "carol"}
+	_, err := w.Answer(t.Context(), id, yes)
+	require.NoError(t, err)
+	require.Equal(t, approval.Approved, (<-got).hold.State)
+	id, got = w.ask(t.Context(), alice, to("b.example"))
+	yes.Hash = w.get(id).Hash
+	_, err = w.Answer(t.Context(), id, yes)
+	require.ErrorContains(t, err, "revoke")
+	w.once(id)
+	require.Equal(t, approval.Approved, (<-got).hold.State, "an answer to who waits leaves nothing")
+}
+
+// stuck is a store from which grants cannot be deleted.
+type stuck struct{ *sqlite.Store }
+
+func (stuck) DeleteGrant(context.Context, string) error { return errors.New("the disk is full") }
+
+func TestAnApprovalThatCannotBeUsedUpIsAnError(t *testing.T) {
+	w := newWorld(t, approval.Limits{})
+	w.once(w.leave(alice, to("a.example")))
+	desk, err := approval.Open(t.Context(), approval.Config{Store: stuck{w.store}})
+	require.NoError(t, err)
+	t.Cleanup(desk.Close)
+	_, err = desk.Ask(t.Context(), alice, to("a.example"), asks, patience)
+	require.ErrorContains(t, err, "the disk is full", "it ends, and is tried by who asks")
+	_, granted := desk.Granted(alice, to("a.example"), "")
+	require.False(t, granted)
+	_, granted = w.Granted(alice, to("a.example"), "")
+	require.True(t, granted, "it was not lost")
 }
 
 func TestFloodOfOneSandboxIsItsOwn(t *testing.T) {

@@ -113,15 +113,20 @@ func (s *grantSet) all() func(func(*grant) bool) {
 	}
 }
 
-// sandboxes are those that have grants of their own.
-func (s *grantSet) sandboxes() map[string]bool {
-	ids := map[string]bool{}
-	for scope := range s.byScope {
-		if scope.Kind == policy.SandboxScope {
-			ids[scope.ID] = true
+// sandboxes are those that have grants of their own, with when the latest was given.
+func (s *grantSet) sandboxes() map[string]time.Time {
+	latest := map[string]time.Time{}
+	for scope, grants := range s.byScope {
+		if scope.Kind != policy.SandboxScope {
+			continue
+		}
+		for _, g := range grants {
+			if g.At.After(latest[scope.ID]) {
+				latest[scope.ID] = g.At
+			}
 		}
 	}
-	return ids
+	return latest
 }
 
 // Granted tells whether an action that rules say to ask about was approved
@@ -130,22 +135,38 @@ func (s *grantSet) sandboxes() map[string]bool {
 // caller nor a crash can use it again. actionHash is a.Hash(); where it is empty it is
 // worked out when it is needed.
 func (d *Desk) Granted(s policy.Subject, a policy.Action, actionHash string) (Grant, bool) {
+	g, ok, err := d.granted(s, a, actionHash)
+	if err != nil {
+		d.config.Log.Error("an approval could not be used up, so the action has to wait", "grant", g.ID, "error", err)
+	}
+	return g, ok
+}
+
+// granted is Granted; an error is that there is a grant for one use which could not be used up.
+func (d *Desk) granted(s policy.Subject, a policy.Action, actionHash string) (Grant, bool, error) {
 	set := d.grants.Load()
 	if len(set.byID) == 0 {
-		return Grant{}, false
+		return Grant{}, false, nil
 	}
 	hash, at := lazyHash(s, a, actionHash), time.Now()
 	of := set.of(s)
 	for _, reach := range []int{0, 1} { // what is good for more than once comes first
 		for _, list := range of {
 			for _, g := range list {
-				if uses(g) == reach && g.fits(a, hash, at) == policy.Yes && (reach == 0 || d.take(g)) {
-					return g.Grant, true
+				if uses(g) != reach || g.fits(a, hash, at) != policy.Yes {
+					continue
+				}
+				taken, err := reach == 0, error(nil)
+				if reach == 1 {
+					taken, err = d.take(g)
+				}
+				if taken || err != nil {
+					return g.Grant, taken, err
 				}
 			}
 		}
 	}
-	return Grant{}, false
+	return Grant{}, false, nil
 }
 
 // CouldGrant tells whether [Desk.Granted] may find a grant once what is unknown of
@@ -182,9 +203,9 @@ func hashOfAction(a policy.Action, known string) string {
 }
 
 // take uses up a grant, and tells whether it was still there.
-func (d *Desk) take(g *grant) bool {
+func (d *Desk) take(g *grant) (bool, error) {
 	if !g.used.CompareAndSwap(false, true) {
-		return false
+		return false, nil
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -194,11 +215,10 @@ func (d *Desk) take(g *grant) bool {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		// It may be gone from the store or not; the next attempt finds out.
 		g.used.Store(false)
-		d.config.Log.Error("an approval could not be used up, so the action has to wait", "grant", g.ID, "error", err)
-		return false
+		return false, fmt.Errorf("an approval of it could not be used up: %w", err)
 	}
 	d.grants.Store(d.grants.Load().without(func(other *grant) bool { return other == g }))
-	return err == nil
+	return err == nil, nil
 }
 
 // Grants lists what was granted and is not over, oldest first.

@@ -192,7 +192,7 @@ func (a *API) seesGrant(c *call, g approval.Grant) bool {
 		return c.auth.Sees(g.Scope.ID)
 	case policy.SandboxScope:
 		keyID, known := a.ownerOf(c, g.Scope.ID)
-		return known && c.auth.Sees(keyID)
+		return c.auth.IsOwner() || known && c.auth.Sees(keyID)
 	}
 	return c.auth.Has(store.RoleApprove) && !c.auth.Bound()
 }

@@ -231,6 +231,8 @@ func TestGrantsAreSeenAndRevokedByThoseTheyConcern(t *testing.T) {
 		{"ann", "owner", policy.SandboxScope, true},
 		{"ann", "bob", policy.TemplateScope, true},
 		{"owner", "bob", policy.ServerScope, true},
+		{"owner", "gone", policy.SandboxScope, true}, // nobody knows the sandbox, as that of a build
+		{"ann", "gone", policy.SandboxScope, false},
 	} {
 		id := grant(tt.name, tt.scope)
 		grants, err := w.client(tt.who).Grants(t.Context())

@@ -277,7 +277,7 @@ func TestAuditIsReadAsItWasWritten(t *testing.T) {
 	require.Equal(t, 401, w.do("", "GET", "/audit", "").code)
 	require.Equal(t, 200, w.do("alice", "PUT", "/sandboxes/i-alice/rules", `{"rules":[]}`).code)
 	var lines []audit.Record
-	require.Eventually(t, func() bool { lines = w.recorded(); return len(lines) >= 4 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { lines = w.recorded(); return len(lines) >= 5 }, 10*time.Second, 5*time.Millisecond)
 	what := func(r audit.Record) string {
 		return strings.Join([]string{r.Actor, r.Decision, r.What, r.SandboxID}, "|")
 	}
