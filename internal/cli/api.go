@@ -82,7 +82,9 @@ func recordHolds(log audit.Appender) func(approval.Hold) {
 			r.Detail = audit.Detail(map[string]any{"action": h.Action.String(), "hash": h.Hash, "answer": h.Answer})
 		case h.Answer != nil:
 			r.Actor, r.What, r.Decision, r.Reason = h.Answer.Approver, "deny", "deny", h.Answer.Reason
-		default: // expired or withdrawn
+		case h.State == approval.Withdrawn: // what became of the action has a record of its own
+			r.What, r.Reason = string(h.State), h.Reason
+		default: // expired
 			r.What, r.Decision, r.Reason = string(h.State), "deny", h.Reason
 		}
 		log.Append(r)

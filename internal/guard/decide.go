@@ -29,13 +29,19 @@ type outcome struct {
 }
 
 // settle turns a verdict on an action of which all is known into an outcome; it may
-// wait for a person. again is for what must not wait.
-func (g *Guard) settle(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, again bool) outcome {
-	switch v.Decision {
-	case policy.Allow:
+// wait for a person. judge is how the rules of the moment judge it: those of the moment at
+// which the person answers count. again is for what must not wait.
+func (g *Guard) settle(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, judge func() policy.Verdict, again bool) outcome {
+	if v.Decision == policy.Ask {
+		return g.ask(ctx, s, a, v, judge, again)
+	}
+	return ruled(v)
+}
+
+// ruled is the outcome of a verdict that asks nobody.
+func ruled(v policy.Verdict) outcome {
+	if v.Decision == policy.Allow {
 		return outcome{allowed: true, verdict: v, reason: v.Reason}
-	case policy.Ask:
-		return g.ask(ctx, s, a, v, again)
 	}
 	return outcome{verdict: v, reason: v.Reason, id: newID()}
 }
@@ -43,7 +49,7 @@ func (g *Guard) settle(ctx context.Context, s policy.Subject, a policy.Action, v
 // ask looks for a grant, then for a person. A named destination is asked about by its
 // name: that its address belongs to it was seen, and which of several it is changes
 // nothing.
-func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, again bool) outcome {
+func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, judge func() policy.Verdict, again bool) outcome {
 	if a.Host != "" {
 		a.Address, a.Unknown = netip.Addr{}, a.Unknown&^policy.AddressField
 	}
@@ -63,8 +69,13 @@ func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v po
 		}
 		return outcome{allowed: true, verdict: v, reason: "approved by " + grant.Approver, id: grant.ID, hold: grant.HoldID}
 	}
-	hold, err := g.config.Desk.Ask(ctx, s, a, v, 0)
+	hold, now, err := g.askPerson(ctx, s, a, v, judge)
 	o := outcome{verdict: v, id: hold.ID, hold: hold.ID}
+	if now.Decision != policy.Ask {
+		o = ruled(now)
+		o.hold = hold.ID
+		return o
+	}
 	switch {
 	case err != nil && ctx.Err() != nil && hold.State == approval.Pending:
 		o.reason = "who asked went away before a person had answered"
@@ -80,6 +91,8 @@ func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v po
 		}
 	case hold.State == approval.Expired:
 		o.reason = "a person was asked and nobody answered in time"
+	case hold.State == approval.Withdrawn:
+		o.reason = "a person was asked, and then nobody wanted it any more"
 	default:
 		o.reason = "a person denied it"
 		if hold.Answer != nil && hold.Answer.Reason != "" {
@@ -91,6 +104,52 @@ func (g *Guard) ask(ctx context.Context, s policy.Subject, a policy.Action, v po
 	}
 	return o
 }
+
+// askPerson asks, and stops when rules that came meanwhile decide it without a person: then
+// now says what they decide. It is Ask else, and what the person said counts.
+func (g *Guard) askPerson(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, judge func() policy.Verdict) (hold approval.Hold, now policy.Verdict, err error) {
+	for {
+		hold, err = g.askUntilDecided(ctx, s, a, v, judge)
+		if hold.State == approval.Denied || ctx.Err() != nil {
+			return hold, v, err
+		}
+		if now = judge(); decides(now) {
+			break
+		}
+		if !errors.Is(err, context.Canceled) { // else they decided it for a moment only
+			return hold, v, err
+		}
+	}
+	if hold.State == approval.Pending && hold.ID != "" {
+		if _, err := g.config.Desk.Withdraw(context.WithoutCancel(ctx), hold.ID); err != nil {
+			g.config.Log.Debug("what rules decided could not be withdrawn", "hold", hold.ID, "error", err)
+		}
+	}
+	return hold, now, nil
+}
+
+// askUntilDecided asks until there is an answer, or rules decide; then the error is
+// context.Canceled.
+func (g *Guard) askUntilDecided(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, judge func() policy.Verdict) (approval.Hold, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		for ctx.Err() == nil {
+			changed := g.rulesChange()
+			if decides(judge()) {
+				stop()
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return g.config.Desk.Ask(ctx, s, a, v, 0)
+}
+
+// decides tells whether a verdict needs nobody.
+func decides(v policy.Verdict) bool { return v.Decision == policy.Allow || v.Decision == policy.Deny }
 
 // refusal is what is told about an outcome that is not to allow.
 func (o outcome) refusal(a policy.Action) Refusal {

@@ -32,6 +32,8 @@ type Desk interface {
 	CouldGrant(s policy.Subject, a policy.Action) bool
 	// Ask waits until the action is approved, denied, or nobody answered in time.
 	Ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, patience time.Duration) (approval.Hold, error)
+	// Withdraw ends a question that rules decided meanwhile.
+	Withdraw(ctx context.Context, id string) (approval.Hold, error)
 	// Forget drops what belongs to a sandbox that has ended.
 	Forget(sandboxID string)
 	// List and Propose are for code inside, see [Network.Page].
@@ -80,11 +82,12 @@ type Guard struct {
 	mu       sync.Mutex
 	networks map[*Network]struct{}
 	narrow   map[string]*narrow // of sandboxes, by id
+	changed  chan struct{}      // closed when rules change, and replaced
 }
 
 // New returns a guard with the tables that the store has.
 func New(ctx context.Context, c Config) (*Guard, error) {
-	g := &Guard{config: c, public: gateway.NewPublic(), networks: map[*Network]struct{}{}, narrow: map[string]*narrow{}}
+	g := &Guard{config: c, public: gateway.NewPublic(), networks: map[*Network]struct{}{}, narrow: map[string]*narrow{}, changed: make(chan struct{})}
 	return g, g.Reload(ctx)
 }
 
@@ -106,8 +109,24 @@ func (g *Guard) Reload(ctx context.Context) error {
 		return err
 	}
 	g.opened.Store(opened)
+	g.tellWaiting()
 	g.Recheck()
 	return nil
+}
+
+// tellWaiting has what waits for a person be judged by the rules there are now.
+func (g *Guard) tellWaiting() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// rulesChange is closed when rules change.
+func (g *Guard) rulesChange() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
 }
 
 // Book has the tables of all scopes but those of sandboxes.

@@ -89,6 +89,7 @@ func (n *Network) OwnerChanged() {
 		return
 	}
 	n.apply(o.Network)
+	n.guard.tellWaiting()
 	n.recheck()
 }
 
@@ -508,7 +509,17 @@ func (n judge) finish(ctx context.Context, st *standing, r gateway.Request, a po
 			v.Decision, v.Reason = policy.Deny, "a rule asks for more than this connection shows: "+v.Reason
 		}
 	}
-	o := n.guard.settle(ctx, st.owner.Subject, a, v, r.Again)
+	o := n.guard.settle(ctx, st.owner.Subject, a, v, func() policy.Verdict {
+		if now := n.standing(); now != nil && now.broken == "" {
+			var others []string
+			if a.Path != "" {
+				others = append(slices.Clone(r.OtherPaths), r.Path)
+			}
+			_, v := strictestPath(n.setFor(now, r), a, others)
+			return v
+		}
+		return v // whoever asks is about to be gone
+	}, r.Again)
 	if !o.allowed {
 		return n.refuse(st, r, a, o)
 	}

@@ -170,17 +170,21 @@ func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, 
 	if own == nil {
 		own = &policy.Table{}
 	}
-	v := g.setFor(s, *own).Judge(a)
-	if v.Decision == "" { // nothing more becomes known, so the strictest that it may be counts
-		v.Decision = v.Possible[len(v.Possible)-1]
+	judge := func(own policy.Table) policy.Verdict {
+		v := g.setFor(s, own).Judge(a)
+		if v.Decision == "" { // nothing more becomes known, so the strictest that it may be counts
+			v.Decision = v.Possible[len(v.Possible)-1]
+		}
+		return v
 	}
+	v := judge(*own)
 	kept := &narrow{ports: map[uint16]bool{}}
 	if s.SandboxID != "" { // before anything is waited for: the sandbox may end meanwhile, and is forgotten then
 		kept = g.narrowOf(s.SandboxID)
 	}
-	o := g.settle(ctx, s, a, v, false)
+	o := g.settle(ctx, s, a, v, func() policy.Verdict { return judge(g.ownRules(s, *own)) }, false)
 	actor := g.actor(ctx, s, a.Kind)
-	routine := o.allowed && v.Rule == ""
+	routine := o.allowed && o.verdict.Rule == ""
 	if !routine || kind == audit.Exec || kind == audit.File || a.Kind == policy.Port && !kept.seenPort(a.Port) {
 		g.record(s, kind, actor, what, a, o)
 	}
@@ -192,7 +196,20 @@ func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, 
 	if g.config.OnRefusal != nil {
 		g.config.OnRefusal(s, refusal)
 	}
-	return &sandbox.DeniedError{What: refusal.What, Reason: o.reason, Rule: v.Rule, ID: o.id}
+	return &sandbox.DeniedError{What: refusal.What, Reason: o.reason, Rule: o.verdict.Rule, ID: o.id}
+}
+
+// ownRules are the rules of a sandbox as they are now; before where it does not run here.
+func (g *Guard) ownRules(s policy.Subject, before policy.Table) policy.Table {
+	if s.SandboxID == "" {
+		return before
+	}
+	if n := g.networkOf(s.SandboxID); n != nil {
+		if o := n.owner(); o != nil {
+			return o.Rules
+		}
+	}
+	return before
 }
 
 // actor is who does something: a key or the owner where an API knows, else who has the

@@ -74,9 +74,16 @@ func (n judge) Rewrite(ctx context.Context, r gateway.Request, out *http.Request
 		a.Kind, a.Method, a.Path, a.Secret, a.Header, a.Unknown = policy.Secret, r.Method, r.Path, use.Secret, use.Place, 0
 		o := outcome{id: newID(), reason: "secrets go over TLS only: use https", verdict: policy.Verdict{Decision: policy.Deny, Rule: "secrets-over-tls"}}
 		if r.Encrypted {
+			use := a // a may change while it is judged again
+			judge := func() (policy.Action, policy.Verdict) {
+				if now := n.standing(); now != nil && now.broken == "" {
+					return strictestPath(n.set(now), use, r.OtherPaths)
+				}
+				return use, policy.Verdict{Decision: policy.Deny, Reason: "the sandbox is gone, or its rules cannot be read"}
+			}
 			var v policy.Verdict
-			a, v = strictestPath(n.set(st), a, r.OtherPaths)
-			o = n.guard.settle(ctx, st.owner.Subject, a, v, false)
+			a, v = judge()
+			o = n.guard.settle(ctx, st.owner.Subject, a, v, func() policy.Verdict { _, v := judge(); return v }, false)
 		}
 		n.guard.record(st.owner.Subject, audit.Secret, "sandbox:"+st.owner.SandboxID, "use", a, o)
 		if !o.allowed {

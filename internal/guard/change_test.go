@@ -1,0 +1,111 @@
+package guard_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/approval"
+	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/policy"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
+)
+
+func says(kind policy.Kind, d policy.Decision) policy.Table {
+	return policy.Table{Scope: server, Rules: []policy.Rule{{Name: "of-" + string(d), Kind: kind, Decision: d}}}
+}
+
+// realDesk is one over records of its own.
+func realDesk(t *testing.T) *approval.Desk {
+	records, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "tombolo.db"))
+	require.NoError(t, err)
+	d, err := approval.Open(t.Context(), approval.Config{Store: records})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		d.Close()
+		records.Close()
+	})
+	return d
+}
+
+// holds waits for the one hold there is to be in a state.
+func holds(t *testing.T, d *approval.Desk, state approval.State) (h approval.Hold) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		all, err := d.List(context.Background(), approval.Filter{Most: 2})
+		require.NoError(t, err)
+		if len(all) == 1 && all[0].State == state {
+			h = all[0]
+		}
+		return h.ID != ""
+	}, 20*time.Second, time.Millisecond)
+	return h
+}
+
+// Rules that change while something waits decide it at once, and nobody is asked any more.
+func TestRulesThatChangeDecideWhatWaits(t *testing.T) {
+	does := map[policy.Kind]func(*world) bool{
+		policy.Exec: func(w *world) bool {
+			return w.Admit(context.Background(), sandbox.Info{ID: "i1", KeyID: "k1"}, policy.Action{Kind: policy.Exec, Command: "ls", User: "user"}) == nil
+		},
+		policy.Egress: func(w *world) bool {
+			r := gateway.Request{Protocol: gateway.TLS, Destination: at("93.184.216.34:443"), Name: "example.com"}
+			return w.policy.Decide(context.Background(), r).Verdict == gateway.Allow
+		},
+	}
+	for kind, do := range does {
+		for decision, want := range map[policy.Decision]bool{policy.Allow: true, policy.Deny: false} {
+			t.Run(string(kind)+" becomes "+string(decision), func(t *testing.T) {
+				d, tables := realDesk(t), []policy.Table{says(kind, policy.Ask)}
+				w := newWorld(t, d, tables...)
+				done := make(chan bool, 2)
+				for range cap(done) {
+					go func() { done <- do(w) }()
+				}
+				require.Eventually(t, func() bool { return holds(t, d, approval.Pending).Waiting == 2 }, 20*time.Second, time.Millisecond)
+				require.NoError(t, w.Reload(t.Context()))
+				require.Equal(t, 2, holds(t, d, approval.Pending).Waiting, "rules that still say to ask change nothing")
+				tables[0] = says(kind, decision)
+				require.NoError(t, w.Reload(t.Context()))
+				require.Equal(t, want, <-done)
+				require.Equal(t, want, <-done)
+				h := holds(t, d, approval.Withdrawn)
+				last := w.records.last(t)
+				require.Equal(t, string(decision), last.Decision)
+				require.Equal(t, "of-"+string(decision), last.Rule)
+				require.Contains(t, string(last.Detail), h.ID, "the record says what it waited as")
+			})
+		}
+	}
+}
+
+// late answers after the rules have changed.
+type late struct {
+	desk
+	change func()
+}
+
+func (d *late) Ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, patience time.Duration) (approval.Hold, error) {
+	d.change()
+	return d.desk.Ask(ctx, s, a, v, patience)
+}
+
+// Whatever was approved, a rule that forbids by then still forbids.
+func TestAYesIsNoneWhereRulesForbidByThen(t *testing.T) {
+	for decision, want := range map[policy.Decision]bool{policy.Ask: true, policy.Allow: true, policy.Deny: false} {
+		for _, state := range []approval.State{approval.Approved, approval.Denied} {
+			d, tables := &late{desk: desk{state: state}}, []policy.Table{says(policy.Lifetime, policy.Ask)}
+			w := newWorld(t, d, tables...)
+			d.change = func() {
+				tables[0] = says(policy.Lifetime, decision)
+				require.NoError(t, w.Reload(t.Context()))
+			}
+			err := w.Admit(t.Context(), sandbox.Info{ID: "i1", KeyID: "k1"}, policy.Action{Kind: policy.Lifetime, Timeout: time.Hour})
+			require.Equal(t, want && state == approval.Approved, err == nil, "%s, and %s by then: %v", state, decision, err)
+		}
+	}
+}
