@@ -187,10 +187,17 @@ func (w *packer) find(source string) error {
 			continue
 		}
 		info, err := root.Stat(real)
-		if err != nil || w.leftOut(file, info.IsDir()) || w.leftOut(real, info.IsDir()) {
+		if err != nil || w.ignored(file, info.IsDir()) || w.ignored(real, info.IsDir()) {
 			continue
 		}
 		some = true
+		below := file
+		if !w.parents {
+			below = path.Base(file)
+		}
+		if (w.parents || !info.IsDir()) && w.isExcluded(below, info.IsDir()) {
+			continue
+		}
 		if !info.IsDir() && !info.Mode().IsRegular() {
 			return fmt.Errorf("%q is neither a file nor a folder", file)
 		}
@@ -205,15 +212,16 @@ func (w *packer) find(source string) error {
 // linksMost bounds the links that a path leads over, as Linux does.
 const linksMost = 40
 
-// followLinks is the path without links that a path in the context leads to. A link
-// out of the context leads nowhere.
+// followLinks is the path without links that a path in the context leads to. To links
+// the context is all there is: it is what "/" means, and nothing is above it.
 func followLinks(root *os.Root, file string) (string, error) {
 	done, rest := ".", strings.Split(file, "/")
 	for links := 0; len(rest) > 0; {
-		next := path.Join(done, rest[0])
+		next := strings.TrimPrefix(path.Join("/", done, rest[0]), "/")
 		rest = rest[1:]
-		if next == ".." || strings.HasPrefix(next, "../") {
-			return "", fs.ErrNotExist
+		if next == "" {
+			done = "."
+			continue
 		}
 		info, err := root.Lstat(next)
 		if err != nil {
@@ -224,31 +232,34 @@ func followLinks(root *os.Root, file string) (string, error) {
 			continue
 		}
 		link, err := root.Readlink(next)
-		if links++; err != nil || path.IsAbs(link) || links > linksMost {
+		if links++; err != nil || links > linksMost {
 			return "", errors.Join(err, fs.ErrNotExist)
+		}
+		if path.IsAbs(link) {
+			done = "."
 		}
 		rest = append(strings.Split(link, "/"), rest...)
 	}
 	return done, nil
 }
 
-// leftOut tells whether a file is not copied. A folder that is left out may hold
-// files that are not.
-func (w *packer) leftOut(file string, folder bool) bool {
-	if file == "." {
+// ignored tells whether .dockerignore leaves a file out. A folder that is left out may
+// hold files that are not.
+func (w *packer) ignored(file string, folder bool) bool {
+	if file == "." || w.context.ignored == nil || folder && w.context.negated {
 		return false
 	}
-	if w.context.ignored != nil {
-		if left, err := w.context.ignored.MatchesOrParentMatches(file); err == nil && left && !(folder && w.context.negated) {
-			return true
-		}
+	left, err := w.context.ignored.MatchesOrParentMatches(file)
+	return err == nil && left
+}
+
+// isExcluded tells whether --exclude leaves out what has this path below its source.
+func (w *packer) isExcluded(below string, folder bool) bool {
+	if below == "." || w.excluded == nil || folder && w.excluded.Exclusions() {
+		return false
 	}
-	if w.excluded != nil {
-		if left, err := w.excluded.MatchesOrParentMatches(file); err == nil && left && !(folder && w.excluded.Exclusions()) {
-			return true
-		}
-	}
-	return false
+	left, err := w.excluded.MatchesOrParentMatches(below)
+	return err == nil && left
 }
 
 // arrange lays the things out so that the agent's copy does with them what Docker
@@ -336,19 +347,24 @@ func (w *packer) add(t thing, name string) error {
 			return err
 		}
 	}
+	below := ""
+	if w.parents {
+		below = name
+	}
 	// A link to the folder is followed, what is below is walked by its own names.
-	return w.walk(t.file, name)
+	return w.walk(t.file, name, below)
 }
 
-func (w *packer) walk(folder, name string) error {
+// walk adds what is in a folder of the context, which has a name in the archive and a
+// path below the source.
+func (w *packer) walk(folder, name, below string) error {
 	entries, err := fs.ReadDir(w.context.root.FS(), folder)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		file, as := path.Join(folder, e.Name()), path.Join(name, e.Name())
-		left := w.leftOut(file, e.IsDir())
-		if left {
+		file, as, under := path.Join(folder, e.Name()), path.Join(name, e.Name()), path.Join(below, e.Name())
+		if w.ignored(file, e.IsDir()) || w.isExcluded(under, e.IsDir()) {
 			continue
 		}
 		info, err := w.context.root.Lstat(file)
@@ -362,7 +378,7 @@ func (w *packer) walk(folder, name string) error {
 					return err
 				}
 			}
-			if err := w.walk(file, as); err != nil {
+			if err := w.walk(file, as, under); err != nil {
 				return err
 			}
 			continue

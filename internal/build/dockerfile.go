@@ -137,14 +137,20 @@ type stageReading struct {
 	// whose value depends on variables of the image.
 	env, args map[string]string
 	unknown   map[string]bool
-	shell     []string
+	declared  map[string]bool // by an ARG that has no value, which counts as none
+	shell     []string        // of SHELL; nil is the image's
 	room      *planRoom
 	// ofTemplate: it goes back to a template, whose user and directory it has.
 	ofTemplate      bool
 	userSet, dirSet bool
-	command, entry  *instructions.ShellDependantCmdLine
+	command, entry  *startLine
 	health          string
-	commandShell    []string
+}
+
+// startLine is a CMD or an ENTRYPOINT, and the SHELL in force there.
+type startLine struct {
+	instructions.ShellDependantCmdLine
+	shell []string
 }
 
 // platformArgs are the variables that say what is built.
@@ -304,8 +310,8 @@ func (r *reading) readStage(index int) error {
 	source := r.stages[index]
 	s := &stageReading{
 		stage: Stage{Name: source.Name, AsImage: true, Words: true},
-		env:   map[string]string{}, args: map[string]string{}, unknown: map[string]bool{},
-		shell: []string{"/bin/sh", "-c"}, room: &r.room,
+		env:   map[string]string{}, args: map[string]string{}, unknown: map[string]bool{}, declared: map[string]bool{},
+		room: &r.room,
 	}
 	if err := r.readFrom(s, source, index); err != nil {
 		return err
@@ -342,9 +348,10 @@ func (r *reading) readFrom(s *stageReading, source instructions.Stage, index int
 	if before, ok := r.stageNamed(base, index); ok && !isNumber(base) {
 		from := r.read[r.numbers[before]-1]
 		s.stage.From = From{Stage: r.numbers[before]}
-		s.env, s.unknown, s.shell = maps.Clone(from.env), maps.Clone(from.unknown), from.shell
+		s.env, s.args, s.shell = maps.Clone(from.env), maps.Clone(from.args), from.shell
+		s.unknown, s.declared = maps.Clone(from.unknown), maps.Clone(from.declared)
 		s.ofTemplate, s.userSet, s.dirSet = from.ofTemplate, from.userSet, from.dirSet
-		s.command, s.entry, s.commandShell, s.health = from.command, from.entry, from.commandShell, from.health
+		s.command, s.entry, s.health = from.command, from.entry, from.health
 		return nil
 	}
 	from, err := r.outside(base, source.Location)
@@ -421,12 +428,10 @@ func (r *reading) readCommand(s *stageReading, index int, command instructions.C
 		s.dirSet = true
 		s.add(Step{Kind: Workdir, Text: text(c), Path: c.Path})
 	case *instructions.UserCommand:
-		user, err := r.expand(s, c.User, where)
-		if err != nil {
-			return err
-		}
-		name, group, grouped := strings.Cut(user, ":")
-		if grouped {
+		name, group, grouped := strings.Cut(c.User, ":")
+		if strings.Contains(c.User, "$") {
+			name = c.User // known when it is built
+		} else if grouped {
 			r.note(where, "USER has the groups that the account has; the group %q is left out", group)
 		}
 		s.userSet = true
@@ -434,9 +439,9 @@ func (r *reading) readCommand(s *stageReading, index int, command instructions.C
 	case *instructions.ShellCommand:
 		s.shell = c.Shell
 	case *instructions.CmdCommand:
-		s.command, s.commandShell = &c.ShellDependantCmdLine, s.shell
+		s.command = &startLine{c.ShellDependantCmdLine, s.shell}
 	case *instructions.EntrypointCommand:
-		s.entry, s.commandShell = &c.ShellDependantCmdLine, s.shell
+		s.entry = &startLine{c.ShellDependantCmdLine, s.shell}
 		if s.stage.From.Stage != 0 && s.command != nil && !slices.ContainsFunc(r.stages[index].Commands, isCmd) {
 			s.command = nil // Docker's rule: an ENTRYPOINT takes away the CMD of what it is made from
 		}
@@ -489,7 +494,9 @@ func (r *reading) expand(s *stageReading, word string, where []parser.Range) (st
 		return "", wrongAt(where, "%v", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(result.Unmatched)) {
-		return "", wrongAt(where, "the variable %s in %s has no value in the Dockerfile; those of the image cannot be used here", name, word)
+		if !s.declared[name] {
+			return "", wrongAt(where, "the variable %s in %s has no value in the Dockerfile; those of the image cannot be used here", name, word)
+		}
 	}
 	for name := range result.Matched {
 		if s.unknown[name] {
@@ -499,17 +506,28 @@ func (r *reading) expand(s *stageReading, word string, where []parser.Range) (st
 	return result.Result, nil
 }
 
+// depends tells whether what a word comes to depends on variables of the image.
+func (s *stageReading) depends(found shell.ProcessWordResult) bool {
+	for name := range found.Unmatched {
+		if !s.declared[name] {
+			return true
+		}
+	}
+	for name := range found.Matched {
+		if s.unknown[name] {
+			return true
+		}
+	}
+	return false
+}
+
 // value is the value of a variable as far as it can be known.
 func (r *reading) value(s *stageReading, word string, where []parser.Range) (value string, unknown bool, err error) {
 	result, err := expandWord(r.lex, word, valueBytes, s.env, s.args)
 	if err != nil {
 		return "", false, wrongAt(where, "%v", err)
 	}
-	unknown = len(result.Unmatched) > 0
-	for used := range result.Matched {
-		unknown = unknown || s.unknown[used]
-	}
-	return result.Result, unknown, nil
+	return result.Result, s.depends(result), nil
 }
 
 // set notes the value of a variable.
@@ -577,6 +595,8 @@ func (r *reading) readArg(s *stageReading, c *instructions.ArgCommand) error {
 		}
 		if value, ok := r.global[name]; ok {
 			s.setArg(name, value, title)
+		} else {
+			s.declared[name] = true
 		}
 	}
 	return nil
@@ -636,8 +656,9 @@ func (r *reading) readRun(s *stageReading, index int, c *instructions.RunCommand
 		}
 		argv[0] = heredocCommand(argv[0], c.Files)
 	}
+	imageShell := c.PrependShell && s.shell == nil
 	if c.PrependShell {
-		argv = slices.Concat(s.shell, argv)
+		argv = slices.Concat(shellOr(s.shell), argv)
 	}
 	if len(argv) == 0 {
 		return wrongAt(where, "RUN needs a command")
@@ -647,7 +668,7 @@ func (r *reading) readRun(s *stageReading, index int, c *instructions.RunCommand
 			return err
 		}
 	}
-	s.add(Step{Kind: Run, Text: text(c), Argv: argv})
+	s.add(Step{Kind: Run, Text: text(c), Argv: argv, ImageShell: imageShell})
 	for _, mount := range slices.Backward(bound) {
 		s.add(mountStep(mount, "remove what was mounted at "+mount.Target, mountRemoval))
 	}
@@ -740,25 +761,38 @@ func healthCommand(c *instructions.HealthCheckCommand) string {
 	return shellWords(c.Health.Test[1:])
 }
 
+func shellOr(shell []string) []string {
+	if shell == nil {
+		return defaultShell
+	}
+	return shell
+}
+
+// words are the command with the shell that runs it.
+func (l *startLine) words() []string {
+	if l.PrependShell && len(l.CmdLine) > 0 {
+		return slices.Concat(shellOr(l.shell), l.CmdLine)
+	}
+	return l.CmdLine
+}
+
+// text is the command for a shell. One for the default shell is what it says.
+func (l *startLine) text() string {
+	if l.PrependShell && l.shell == nil {
+		return strings.Join(l.CmdLine, " ")
+	}
+	return shellWords(l.words())
+}
+
 // startCommand joins ENTRYPOINT and CMD as Docker does.
 func (s *stageReading) startCommand() string {
-	line := func(c *instructions.ShellDependantCmdLine) []string {
-		if c.PrependShell && len(c.CmdLine) > 0 {
-			return slices.Concat(s.commandShell, c.CmdLine)
-		}
-		return c.CmdLine
-	}
 	switch {
-	case s.entry != nil && s.entry.PrependShell:
-		return strings.Join(s.entry.CmdLine, " ")
-	case s.entry != nil && s.command != nil:
-		return shellWords(slices.Concat(s.entry.CmdLine, line(s.command)))
+	case s.entry != nil && s.command != nil && !s.entry.PrependShell:
+		return shellWords(slices.Concat(s.entry.CmdLine, s.command.words()))
 	case s.entry != nil:
-		return shellWords(s.entry.CmdLine)
-	case s.command != nil && s.command.PrependShell:
-		return strings.Join(s.command.CmdLine, " ")
+		return s.entry.text()
 	case s.command != nil:
-		return shellWords(s.command.CmdLine)
+		return s.command.text()
 	}
 	return ""
 }
@@ -849,11 +883,7 @@ var octal = regexp.MustCompile(`^[0-7]{1,4}$`)
 
 // copyStep is what COPY and ADD have in common. The destination stays a word.
 func (r *reading) copyStep(s *stageReading, title string, c instructions.SourcesAndDest, chown, chmod string, where []parser.Range) (Step, error) {
-	step := Step{Kind: Copy, Text: title, Path: c.DestPath}
-	var err error
-	if step.User, err = r.expand(s, chown, where); err != nil {
-		return Step{}, err
-	}
+	step := Step{Kind: Copy, Text: title, Path: c.DestPath, User: chown}
 	if chmod != "" {
 		text, err := r.expand(s, chmod, where)
 		if err != nil {
@@ -880,18 +910,19 @@ func (r *reading) copyStep(s *stageReading, title string, c instructions.Sources
 
 // addFiles adds a step that copies files of the context, or contents of heredocs.
 func (r *reading) addFiles(s *stageReading, step Step, p packing, where []parser.Range) error {
-	for i, content := range p.contents {
-		if !content.Expand {
-			continue
-		}
-		lex := shell.NewLex('\\')
-		lex.SkipProcessQuotes = true
-		data, err := expandWord(lex, content.Data, dockerfileBytes, s.env, s.args)
-		if err != nil {
-			return wrongAt(where, "%v", err)
-		}
-		p.contents[i].Data = data.Result
+	known, later, err := s.contents(p.contents)
+	if err != nil {
+		return wrongAt(where, "%v", err)
 	}
+	if len(later) > 0 {
+		step := step
+		step.Contents, step.Unpack = later, false
+		s.add(step)
+		if len(known)+len(p.sources) == 0 {
+			return nil
+		}
+	}
+	p.contents = known
 	if r.context == nil {
 		opened, err := openContext(r.o.Context, r.o.Ignore)
 		if err != nil {
@@ -912,4 +943,24 @@ func (r *reading) addFiles(s *stageReading, step Step, p packing, where []parser
 		r.out.Uploads = append(r.out.Uploads, packed.upload)
 	}
 	return nil
+}
+
+// contents puts variables into heredocs. Those with variables of the image are left for
+// the build.
+func (s *stageReading) contents(all []instructions.SourceContent) (known []instructions.SourceContent, later []Content, err error) {
+	for _, c := range all {
+		if c.Expand {
+			data, err := expandWord(contentLex(), c.Data, dockerfileBytes, s.env, s.args)
+			if err != nil {
+				return nil, nil, err
+			}
+			if s.depends(data) {
+				later = append(later, Content{Name: path.Base(c.Path), Text: c.Data})
+				continue
+			}
+			c.Data = data.Result
+		}
+		known = append(known, c)
+	}
+	return known, later, nil
 }

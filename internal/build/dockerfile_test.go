@@ -49,6 +49,9 @@ func lines(d build.Dockerfile) []string {
 			}
 			if s.Kind == build.Copy {
 				line += " " + strings.Join(s.Sources, " ")
+				for _, c := range s.Contents {
+					line += fmt.Sprintf("%s=%q", c.Name, c.Text)
+				}
 				if s.From != nil {
 					line += " of " + begins(*s.From)
 				}
@@ -116,7 +119,7 @@ func TestDockerfiles(t *testing.T) {
 			text: "ARG V=1\nARG IMAGE=img:$V\nFROM $IMAGE\nARG V\nARG W=w$V\nARG NONE\nARG TARGETARCH\nENV X=$W Y=${NONE:-n}\nUSER u$W",
 			args: map[string]string{"V": "it's", "HTTP_PROXY": "http://p"},
 			want: []string{"1: image img:it's", "ARG HTTP_PROXY='http://p'", `ARG V='it'\''s'`, "ARG W=w$V", "ARG TARGETARCH='amd64'",
-				"ENV X=$W Y=${NONE:-n}", "USER by uwit's", "WORKDIR /home/user"},
+				"ENV X=$W Y=${NONE:-n}", "USER by u$W", "WORKDIR /home/user"},
 		},
 		"shells and heredocs": {
 			text: "FROM a\nSHELL [\"/bin/bash\", \"-ec\"]\nRUN <<EOF\necho 1\necho 2\nEOF\nRUN cat <<X > f\nhello\nX\nRUN <<E\n#!/usr/bin/env python3\nprint(1)\nE",
@@ -125,9 +128,21 @@ func TestDockerfiles(t *testing.T) {
 				asUser...),
 		},
 		"files of the context": {
-			text: "FROM a\nCOPY app/main.py /srv/run.py\nCOPY --chown=app:app --chmod=750 app /srv\nCOPY *.txt app/ /all/\nADD some.tgz notes.txt /x/\nCOPY <<E /etc/greeting\nhello $U\nE",
+			text: "FROM a\nCOPY app/main.py /srv/run.py\nCOPY --chown=app:app --chmod=750 app /srv\nCOPY *.txt app/ /all/\nADD some.tgz notes.txt /x/\nCOPY <<E /etc/greeting\nhello\nE",
 			want: append([]string{"1: image a", "COPY main.py to /srv/run.py", "COPY . to /srv by app:app mode 750", "COPY . to /all/",
 				"COPY 0/some.tgz 1/notes.txt to /x/ unpack", "COPY E to /etc/greeting"}, asUser...),
+		},
+		"arguments of the stage that one is made from": {
+			text: "FROM a AS b\nARG V=app\nARG NONE\nFROM b\nCOPY $V ${NONE:-notes.txt} /x/\nFROM b\nARG V\nCOPY $V /x\n",
+			want: append([]string{"1: image a b", "ARG V=app", "2: stage 1", "COPY . to /x"}, asUser...),
+		},
+		"variables with another value in their place": {
+			text: "FROM a\nARG D\nENV E=${UID:-1}\nCOPY --chown=${UID:-1000}:$GID --chmod=${D:-750} ${D:-app} /x\nUSER ${UID:-1000}:${GID:-1}",
+			want: []string{"1: image a", "ENV E=${UID:-1}", "COPY . to /x by ${UID:-1000}:$GID mode 750", "USER by ${UID:-1000}:${GID:-1}", "WORKDIR /home/user"},
+		},
+		"heredocs with variables of the image": {
+			text: "FROM a\nARG V=1\nARG NONE\nCOPY <<A <<B <<'C' app/main.py /x/\n$V$NONE\nA\nPATH=\"/app:$PATH\"\nB\n$PATH\nC",
+			want: append([]string{"1: image a", "ARG V=1", `COPY B="PATH=\"/app:$PATH\"\n" to /x/`, "COPY . to /x/"}, asUser...),
 		},
 		"entrypoint and command": {
 			text: "FROM a\nENTRYPOINT [\"serve\"]\nCMD [\"--port\", \"80 80\"]\nHEALTHCHECK --interval=5s CMD curl -f http://localhost/",
@@ -140,6 +155,14 @@ func TestDockerfiles(t *testing.T) {
 		"entrypoint with a command of the shell": {
 			text: "FROM a AS b\nCMD echo $X\nFROM b\nENTRYPOINT [\"e\"]\nCMD echo $X",
 			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start e /bin/sh -c 'echo $X'", "ready "),
+		},
+		"start commands of other shells": {
+			text: "FROM a AS b\nSHELL [\"python3\", \"-c\"]\nCMD print(1)\nFROM b\nSHELL [\"/bin/ash\", \"-c\"]\nENTRYPOINT [\"e\"]\nCMD echo $X",
+			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start e /bin/ash -c 'echo $X'", "ready "),
+		},
+		"a start command of another shell alone": {
+			text: "FROM a AS b\nSHELL [\"python3\", \"-c\"]\nCMD print(1)\nFROM b",
+			want: append(append([]string{"1: image a b", "2: stage 1"}, asUser...), "start python3 -c 'print(1)'", "ready "),
 		},
 		"an entrypoint takes an inherited command away": {
 			text: "FROM a AS b\nCMD one\nFROM b\nENTRYPOINT [\"e\"]",
@@ -175,22 +198,23 @@ func TestDockerfiles(t *testing.T) {
 
 func TestDockerfilesThatAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                     "file with no instructions",
-		"RUN x":                                "line 1: no build stage in current context",
-		"FROM a\nFOO x":                        "line 2: unknown instruction: FOO",
-		"FROM a\n\nCOPY x":                     "line 3: COPY requires at least two arguments",
-		"FROM scratch":                         "line 1: FROM scratch is an empty file system",
-		"FROM $X":                              `line 1: FROM "$X" names nothing`,
-		"FROM template:":                       "line 1: template: needs the name of a template",
-		"FROM --platform=linux/s390x a":        "line 1: --platform=linux/s390x cannot be built here",
-		"FROM a\nCOPY none /x":                 `line 2: "none": the context has no such file, or .dockerignore leaves it out`,
-		"FROM a\nCOPY ../../etc/passwd /x":     `line 2: "../../etc/passwd": the context has no such file`,
-		"FROM a\nCOPY out /x":                  `line 2: "out": the context has no such file`,
-		"FROM a\nCOPY a b /x":                  `line 2: with 2 sources the destination must be a folder and end with a "/"`,
-		"FROM a\nCOPY $X /x":                   "line 2: the variable X in $X has no value in the Dockerfile; those of the image cannot be used here",
-		"FROM a\nENV X=$PATH\nUSER $X":         "line 3: the variable X in $X depends on variables of the image",
-		"FROM a\nCOPY --chmod=u+x a /x":        "line 2: --chmod=u+x: give an octal mode",
-		"FROM a\nADD https://example.com/x /x": "line 2: ADD of https://example.com/x is not there; RUN curl or git instead",
+		"":                                            "file with no instructions",
+		"RUN x":                                       "line 1: no build stage in current context",
+		"FROM a\nFOO x":                               "line 2: unknown instruction: FOO",
+		"FROM a\n\nCOPY x":                            "line 3: COPY requires at least two arguments",
+		"FROM scratch":                                "line 1: FROM scratch is an empty file system",
+		"FROM $X":                                     `line 1: FROM "$X" names nothing`,
+		"FROM template:":                              "line 1: template: needs the name of a template",
+		"FROM --platform=linux/s390x a":               "line 1: --platform=linux/s390x cannot be built here",
+		"FROM a\nCOPY none /x":                        `line 2: "none": the context has no such file, or .dockerignore leaves it out`,
+		"FROM a\nCOPY ../../etc/passwd /x":            `line 2: "../../etc/passwd": the context has no such file`,
+		"FROM a\nCOPY out /x":                         `line 2: "out": the context has no such file`,
+		"FROM a\nCOPY a b /x":                         `line 2: with 2 sources the destination must be a folder and end with a "/"`,
+		"FROM a\nCOPY $X /x":                          "line 2: the variable X in $X has no value in the Dockerfile; those of the image cannot be used here",
+		"FROM a\nENV X=$PATH\nCOPY $X /x":             "line 3: the variable X in $X depends on variables of the image",
+		"FROM a\nCOPY ${X:-a} /x":                     "line 2: the variable X in ${X:-a} has no value in the Dockerfile; those of the image cannot be used here",
+		"FROM a\nCOPY --chmod=u+x a /x":               "line 2: --chmod=u+x: give an octal mode",
+		"FROM a\nADD https://example.com/x /x":        "line 2: ADD of https://example.com/x is not there; RUN curl or git instead",
 		"FROM a\nRUN --mount=type=secret,id=x true":   "line 2: --mount=type=secret is not there",
 		"FROM a\nRUN --mount=type=bind,target=/ true": "line 2: --mount=type=bind cannot cover the root of the file system",
 		"FROM a\nRUN --network=none true":             "line 2: --network=none is not there",
@@ -213,7 +237,7 @@ func TestDockerfilesThatAreRefused(t *testing.T) {
 // follows names, modes and contents, and no times.
 func TestContextsArePacked(t *testing.T) {
 	files := []string{"app/main.py=1", "app/cache/x=2", "app/cache/keep=3", "app/link -> main.py", "app/out -> /etc/passwd",
-		"alias -> app", ".dockerignore=app/cache/*\n!app/cache/keep\n*.log\n", "a.log=4", "b.txt=5"}
+		"alias -> app", "absolute -> /alias/main.py", "up -> ../../app/main.py", ".dockerignore=app/cache/*\n!app/cache/keep\n*.log\n", "a.log=4", "b.txt=5"}
 	for _, test := range []struct {
 		line string
 		want []string
@@ -223,10 +247,18 @@ func TestContextsArePacked(t *testing.T) {
 		{"COPY app/link /x", []string{"link=1"}},
 		{"COPY alias/cache/../link /x", []string{"link=1"}},
 		{"COPY --exclude=**/*.py app /x", []string{"cache/", "cache/keep=3", "link -> main.py", "out -> /etc/passwd"}},
+		{"COPY --exclude=main.py app /x", []string{"cache/", "cache/keep=3", "link -> main.py", "out -> /etc/passwd"}},
+		{"COPY --exclude=keep app/cache b.txt /x/", []string{"b.txt=5"}},
+		{"COPY --exclude=*.txt --exclude=cache app *.txt /x/", []string{"link -> main.py", "main.py=1", "out -> /etc/passwd"}},
+		{"COPY --exclude=* app /x/", []string{"./"}},
+		{"COPY --exclude=*.txt b.txt /x/", []string{"./"}},
+		{"COPY --parents --exclude=app/main.py --exclude=keep app /x", []string{"app/", "app/cache/", "app/cache/keep=3", "app/link -> main.py", "app/out -> /etc/passwd"}},
+		{"COPY absolute /x", []string{"absolute=1"}},
+		{"COPY up /x", []string{"up=1"}},
 		{"COPY --parents app/cache/* /x", []string{"app/cache/keep=3"}},
 		{"COPY *.t?t /x/", []string{"b.txt=5"}},
-		{"COPY . /x", []string{".dockerignore=app/cache/*\n!app/cache/keep\n*.log\n", "alias -> app", "app/", "app/cache/", "app/cache/keep=3",
-			"app/link -> main.py", "app/main.py=1", "app/out -> /etc/passwd", "b.txt=5"}},
+		{"COPY . /x", []string{".dockerignore=app/cache/*\n!app/cache/keep\n*.log\n", "absolute -> /alias/main.py", "alias -> app", "app/", "app/cache/", "app/cache/keep=3",
+			"app/link -> main.py", "app/main.py=1", "app/out -> /etc/passwd", "b.txt=5", "up -> ../../app/main.py"}},
 	} {
 		read, err := build.ParseDockerfile("FROM a\n"+test.line, build.DockerfileOptions{Context: folder(t, files...)})
 		require.NoError(t, err, test.line)
@@ -305,7 +337,7 @@ func TestWhatADockerfileComesToIsBounded(t *testing.T) {
 		{"before FROM", long + "ARG A=$A$A$A$A\nFROM a\n", "longer than 127 KiB"},
 		{"in the name of the image", long + "FROM $A$A$A$A\n", "longer than 127 KiB"},
 		{"in a heredoc", "FROM a\n" + long + "COPY <<E /x\n" + many("$A", 30) + "\nE\n", "longer than 1024 KiB"},
-		{"in USER", "FROM a\n" + long + "USER $A$A$A$A\n", "longer than 127 KiB"},
+		{"in a source", "FROM a\n" + long + "COPY $A$A$A$A /x\n", "longer than 127 KiB"},
 		{"a value times another", "FROM a\nARG A=" + many("x", 4000) + "\nARG B=${A//x/$A}\n", "longer than"},
 		{"many values in one ENV", "FROM a\n" + long + "ENV" + many(" B=$A", 100) + "\n", "too many variables"},
 		{"many ARGs of a large one", long + "FROM a\n" + many("ARG A\n", 900), "too many instructions"},

@@ -13,6 +13,16 @@ import (
 // defaultPath is the PATH of a stage whose image says none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// defaultShell runs commands in the shell form unless the image or SHELL says another.
+var defaultShell = []string{"/bin/sh", "-c"}
+
+// contentLex puts variables into the contents of files, where quotes mean nothing.
+func contentLex() *shell.Lex {
+	lex := shell.NewLex('\\')
+	lex.SkipProcessQuotes = true
+	return lex
+}
+
 // Limits on variables, for a value may name others, and itself, many times.
 const (
 	// valueBytes bounds one value: it is what Linux takes as one string of a program.

@@ -2,6 +2,7 @@ package build
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,9 @@ func TestVariablesDoNotGrowWithoutBound(t *testing.T) {
 		{"and in one after the other", false, []Step{env("A", long), env("A", "$A$A"), env("A", "$A$A")}, "longer than 127 KiB"},
 		{"as words of a Dockerfile", true, []Step{env("A", long), env("A", "$A$A$A$A")}, "longer than 127 KiB"},
 		{"in a path", true, []Step{env("A", long), {Kind: Workdir, Path: "/$A$A$A$A"}}, "longer than 127 KiB"},
+		{"in USER", true, []Step{env("A", long), {Kind: User, User: "$A$A$A$A"}}, "longer than 127 KiB"},
+		{"in a file", true, []Step{env("A", long), {Kind: Copy, Path: "/x", Contents: []Content{{"f", many("$A", 8)}}}}, "longer than 256 KiB"},
+		{"in many files", true, manyFiles(long), "larger than 64 MiB"},
 		{"a path longer than Linux has", true, []Step{env("A", long), {Kind: Workdir, Path: "/$A"}}, "longer than 4095"},
 		{"one value times another", true, []Step{env("A", many("x", 4000), "B", many("y", 4090)), env("C", "${A//x/$B}")}, "longer than"},
 		{"with patterns, values that are too long", true, []Step{env("A", long), env("C", "${A%x}")}, "longer than 8 KiB"},
@@ -96,6 +100,12 @@ func pairs(n int, value string) (list []string) {
 		list = append(list, fmt.Sprintf("N%d", i), value)
 	}
 	return list
+}
+
+// manyFiles are copies of files with a large value.
+func manyFiles(value string) []Step {
+	copied := Step{Kind: Copy, Path: "/x", Contents: []Content{{"f", "$A"}, {"g", "$A"}, {"h", "$A"}}}
+	return append([]Step{env("A", value)}, slices.Repeat([]Step{copied}, 900)...)
 }
 
 // manySee are steps of which every second has a command that sees a new large value.

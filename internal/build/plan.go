@@ -24,8 +24,9 @@ type Stage struct {
 	// says, as a Dockerfile does. Without it a stage from an image begins as a
 	// sandbox does: with user, in /home/user.
 	AsImage bool
-	// Words: Path and Vars are words of a Dockerfile, in which quotes, escapes and
-	// ${NAME:-default} mean something. Without it only $NAME and ${NAME} do.
+	// Words: Path and Vars, and User of Copy and User, are words of a Dockerfile, in
+	// which quotes, escapes and ${NAME:-default} mean something. Without it only $NAME
+	// and ${NAME} do, in Path and Vars.
 	Words bool
 }
 
@@ -65,6 +66,9 @@ type Step struct {
 	// Argv is the program that Run runs; where there is no /bin/bash, a /bin/bash in
 	// it becomes /bin/sh.
 	Argv []string
+	// ImageShell: in the place of the /bin/sh -c that Argv begins with comes the shell
+	// that the image of the stage says, if it says one.
+	ImageShell bool
 	// User is whom Run runs as, empty for the stage's; whom USER sets; and who owns
 	// what Copy copies: a name or number, with a group after a ":", empty for root.
 	User string
@@ -77,14 +81,19 @@ type Step struct {
 	// What Copy copies: Files is the hash of an archive that was uploaded (see
 	// Builds.Upload), whose entries begin with Sources[0]; or else Sources below the
 	// root of From, an earlier stage or an image.
-	Files   string
-	From    *From    // Stage, Image or Template
-	Sources []string // paths, with patterns as in path.Match; absolute in From
+	Files string
+	From  *From // Stage, Image or Template
+	// Or else Contents, which are words with variables, of which quotes mean nothing.
+	Contents []Content
+	Sources  []string // paths, with patterns as in path.Match; absolute in From
 	// Mode, when not nil, is given to what Copy copies: permission bits.
 	Mode *uint32
 	// Unpack makes Copy unpack the tar archives among Files, as ADD does.
 	Unpack bool
 }
+
+// Content is a file whose content stands in the plan.
+type Content struct{ Name, Text string }
 
 // Var is a variable.
 type Var struct{ Name, Value string }

@@ -28,7 +28,7 @@ func TestPlansAreChecked(t *testing.T) {
 		"no variable":           one(Step{Kind: Env}),
 		"name of a variable":    one(Step{Kind: Env, Vars: []Var{{Name: "A=B"}}}),
 		"nothing to copy":       one(Step{Kind: Copy, Path: "/"}),
-		"either uploaded":       one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}}),
+		"one of uploaded":       one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}}),
 		"64 hex digits":         one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}, Files: "../../etc/passwd"}),
 		"no step of the kind":   one(Step{Kind: "DANCE"}),
 		"NUL byte in it":        one(Step{Kind: Run, Argv: []string{"echo a\x00b"}}),

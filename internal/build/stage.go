@@ -30,9 +30,10 @@ type stage struct {
 	key   string // of the last task
 
 	// In force after the last task.
-	env           map[string]string
+	env, args     map[string]string
 	together      map[string]string // see seen
 	user, workdir string
+	shell         []string // that the image says, empty for none
 
 	shop    *sandbox.Workshop // nil until it is needed
 	reached bool
@@ -72,13 +73,12 @@ func (s *stage) settle(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	args := map[string]string{}
 	forced := s.build.plan.Force
 	for _, step := range s.plan.Steps {
 		s.build.step++
 		forced = forced || step.Force
 		t := task{Step: step, number: s.build.step, forced: forced}
-		if err := s.settleOne(ctx, &t, args); err != nil {
+		if err := s.settleOne(ctx, &t, s.args); err != nil {
 			return s.failed(t, err.Error(), err)
 		}
 		s.tasks = append(s.tasks, t)
@@ -133,6 +133,9 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 	if t.Vars, err = s.values(t.Vars, args); err != nil {
 		return err
 	}
+	if err := s.words(t, args); err != nil {
+		return err
+	}
 	switch t.Kind {
 	case Env:
 		for _, v := range t.Vars {
@@ -141,6 +144,10 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 	case Arg:
 		for _, v := range t.Vars {
 			args[v.Name] = v.Value
+		}
+	case Run:
+		if t.ImageShell && len(s.shell) > 0 {
+			t.Argv = slices.Concat(s.shell, t.Argv[len(defaultShell):])
 		}
 	case User:
 		s.user = t.User
@@ -184,16 +191,50 @@ func (s *stage) settleOne(ctx context.Context, t *task, args map[string]string) 
 		Vars                            []Var
 		Mode                            *uint32
 		Unpack                          bool
-	}{t.Kind, t.Argv, t.Sources, t.User, t.user, t.workdir, t.Path, t.Files, from, owner, t.Vars, t.Mode, t.Unpack})
+		Contents                        []Content `json:",omitempty"`
+	}{t.Kind, t.Argv, t.Sources, t.User, t.user, t.workdir, t.Path, t.Files, from, owner, t.Vars, t.Mode, t.Unpack, t.Contents})
 	for i := range t.Vars {
 		t.Vars[i].Value = "" // those that the step sees are in env
 	}
 	return nil
 }
 
-// absolute makes a path of a step absolute; a "/" at its end stays.
+// words puts variables into what else of a Dockerfile's step may have some.
+func (s *stage) words(t *task, args map[string]string) (err error) {
+	if !s.plan.Words {
+		return nil
+	}
+	if word := t.User; word != "" && (t.Kind == User || t.Kind == Copy) {
+		if t.User, err = expand(word, true, s.env, args); err != nil {
+			return err
+		}
+		if t.Kind == User {
+			group := ""
+			if t.User, group, _ = strings.Cut(t.User, ":"); t.User == "" {
+				return fmt.Errorf("%q names nobody: a variable of it has no value", word)
+			}
+			if group != "" {
+				s.build.log.say(LevelWarn, strconv.Itoa(t.number), fmt.Sprintf("USER has the groups that the account has; the group %q is left out", group))
+			}
+		}
+	}
+	t.Contents = slices.Clone(t.Contents)
+	for i, c := range t.Contents {
+		text, err := expandWord(contentLex(), c.Text, textBytes, s.env, args)
+		if err != nil {
+			return err
+		}
+		t.Contents[i].Text = text.Result
+		if s.build.seenBytes += len(text.Result); s.build.seenBytes > seenMost {
+			return fmt.Errorf("the contents of its files, and what steps see, are larger than %d MiB together", seenMost>>20)
+		}
+	}
+	return nil
+}
+
+// absolute makes a path of a step absolute; a "/" at its end stays, and "/." is one.
 func (s *stage) absolute(name string) string {
-	slash := strings.HasSuffix(name, "/") || name == "."
+	slash := strings.HasSuffix(name, "/") || name == "." || strings.HasSuffix(name, "/.")
 	if !path.IsAbs(name) {
 		name = path.Join(s.workdir, name)
 	}
@@ -207,7 +248,8 @@ func (s *stage) absolute(name string) string {
 // begin finds what the stage begins with.
 func (s *stage) begin(ctx context.Context) error {
 	r := s.build
-	s.env, s.user, s.workdir = map[string]string{"PATH": defaultPath}, StageUser, stageHome
+	s.env, s.args = map[string]string{"PATH": defaultPath}, map[string]string{}
+	s.user, s.workdir = StageUser, stageHome
 	from := s.plan.From
 	switch {
 	case from.Template != "":
@@ -223,7 +265,7 @@ func (s *stage) begin(ctx context.Context) error {
 	case from.Stage != 0:
 		before := r.stages[from.Stage-1]
 		s.base, s.env, s.key = before.base, maps.Clone(before.env), before.key
-		s.user, s.workdir = before.user, before.workdir
+		s.args, s.user, s.workdir, s.shell = maps.Clone(before.args), before.user, before.workdir, before.shell
 		s.tasks = slices.Clone(before.tasks)
 		return nil
 	default:
@@ -233,16 +275,7 @@ func (s *stage) begin(ctx context.Context) error {
 		}
 		s.base = store.Template{Image: filepath.Base(imported.Path)}
 		r.use(rootFiles{Image: s.base.Image})
-		for _, entry := range imported.Config.Env {
-			if name, value, ok := strings.Cut(entry, "="); ok {
-				s.env[name] = value
-			}
-		}
-		if s.plan.AsImage {
-			s.setUser("root", "/")
-			user, _, _ := strings.Cut(imported.Config.User, ":") // the groups are the account's
-			s.setUser(user, imported.Config.WorkingDir)
-		}
+		s.beginAs(imported.Config)
 	}
 	if err := checkEnv(s.env); err != nil {
 		return &StepError{Step: StepBase, Message: "what the template is made from sets too much: " + err.Error(), Err: err}
@@ -263,6 +296,22 @@ func (s *stage) begin(ctx context.Context) error {
 	return nil
 }
 
+// beginAs takes over what an image says.
+func (s *stage) beginAs(says image.Config) {
+	for _, entry := range says.Env {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			s.env[name] = value
+		}
+	}
+	if s.plan.AsImage {
+		s.setUser("root", "/")
+		user, _, _ := strings.Cut(says.User, ":") // the groups are the account's
+		s.setUser(user, says.WorkingDir)
+		s.workdir = path.Join("/", s.workdir) // some say it without the slash
+		s.shell = says.Shell
+	}
+}
+
 func (s *stage) setUser(user, workdir string) {
 	if user != "" {
 		s.user = user
@@ -280,6 +329,9 @@ func (r *build) imported(ctx context.Context, from From) (image.Imported, error)
 	imported, err := r.b.config.Images.Import(ctx, source, r.progress())
 	if err != nil {
 		return image.Imported{}, &StepError{Step: StepBase, Message: firstLine(err.Error()), Err: err}
+	}
+	if triggers := imported.Config.OnBuild; len(triggers) > 0 {
+		r.log.say(LevelWarn, StepBase, fmt.Sprintf("[base] the image's ONBUILD instructions are not run: %.500s", strings.Join(triggers, "; ")))
 	}
 	return imported, nil
 }

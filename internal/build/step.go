@@ -65,6 +65,9 @@ func (s *stage) run(ctx context.Context, t task) error {
 // copy copies files of an upload or of another stage.
 func (s *stage) copy(ctx context.Context, t task) error {
 	sources := t.Sources
+	for _, c := range t.Contents {
+		sources = append(sources, c.Name)
+	}
 	if t.source != nil {
 		sources = []string{strings.Join(t.Sources, " ")} // all in one archive
 	}
@@ -97,6 +100,10 @@ func (s *stage) copyOne(ctx context.Context, t task, source string) error {
 
 // archive has what a task copies.
 func (s *stage) archive(ctx context.Context, t task) (io.ReadCloser, error) {
+	if len(t.Contents) > 0 {
+		archive, err := archived(t.Contents)
+		return io.NopCloser(archive), err
+	}
 	if t.source == nil {
 		return s.build.b.openUpload(s.build.record.KeyID, t.Files)
 	}
@@ -114,20 +121,29 @@ const profile = "/etc/profile.d/template-path.sh"
 func (s *stage) layPath(ctx context.Context, t task) error {
 	value := t.env["PATH"]
 	text := "PATH='" + strings.ReplaceAll(value, "'", `'\''`) + "'\nexport PATH\n"
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err := errors.Join(
-		w.WriteHeader(&tar.Header{Name: "path", Mode: 0o644, Size: int64(len(text))}),
-		func() error { _, err := io.WriteString(w, text); return err }(),
-		w.Close(),
-	)
+	archive, err := archived([]Content{{Name: "path", Text: text}})
 	if err == nil {
-		err = s.shop.Copy(ctx, hostapi.Copy{Source: "path", Destination: profile}, &archive)
+		err = s.shop.Copy(ctx, hostapi.Copy{Source: "path", Destination: profile}, archive)
 	}
 	if err != nil {
 		return s.failed(t, fmt.Sprintf("failed to set PATH: %v", err), err)
 	}
 	return nil
+}
+
+// archived puts files into an archive.
+func archived(files []Content) (*bytes.Buffer, error) {
+	archive := &bytes.Buffer{}
+	w := tar.NewWriter(archive)
+	for _, f := range files {
+		if err := w.WriteHeader(&tar.Header{Name: f.Name, Mode: 0o644, Size: int64(len(f.Text))}); err != nil {
+			return nil, err
+		}
+		if _, err := io.WriteString(w, f.Text); err != nil {
+			return nil, err
+		}
+	}
+	return archive, w.Close()
 }
 
 // steps is how many steps a plan has.
@@ -181,6 +197,16 @@ func (p Plan) check() error {
 	return nil
 }
 
+// kindsOfSources counts what a Copy copies from.
+func (s Step) kindsOfSources() (kinds int) {
+	for _, given := range []bool{s.From != nil, s.Files != "", len(s.Contents) > 0} {
+		if given {
+			kinds++
+		}
+	}
+	return kinds
+}
+
 // check looks at the beginning of a stage, or what a step copies from, in the stage
 // with this index.
 func (f From) check(index int) error {
@@ -210,6 +236,9 @@ func (s Step) size() int {
 	for _, v := range s.Vars {
 		size += len(v.Name) + len(v.Value)
 	}
+	for _, c := range s.Contents {
+		size += len(c.Name) + len(c.Text)
+	}
 	return size
 }
 
@@ -217,6 +246,11 @@ func (s Step) check(index int) error {
 	for _, text := range slices.Concat([]string{s.Text, s.Path, s.User}, s.Argv, s.Sources) {
 		if strings.Contains(text, "\x00") {
 			return errors.New("there is a NUL byte in it")
+		}
+	}
+	for _, c := range s.Contents {
+		if c.Name == "" || strings.ContainsAny(c.Name, "/\x00") || strings.Contains(c.Text, "\x00") {
+			return fmt.Errorf("%.80q is not the name of a file with a text", c.Name)
 		}
 	}
 	for _, v := range s.Vars {
@@ -235,10 +269,12 @@ func (s Step) check(index int) error {
 		return errors.New("the user is missing")
 	case (s.Kind == Env || s.Kind == Arg) && len(s.Vars) == 0:
 		return errors.New("there is no variable to set")
-	case s.Kind == Copy && len(s.Sources) == 0:
+	case s.Kind == Run && s.ImageShell && (len(s.Argv) < 3 || s.Argv[0] != defaultShell[0] || s.Argv[1] != defaultShell[1]):
+		return errors.New("without a shell it cannot be run by the image's")
+	case s.Kind == Copy && len(s.Sources)+len(s.Contents) == 0:
 		return errors.New("there is nothing to copy")
-	case s.Kind == Copy && (s.From == nil) == (s.Files == ""):
-		return errors.New("it must copy either uploaded files or those of a stage")
+	case s.Kind == Copy && s.kindsOfSources() != 1:
+		return errors.New("it must copy one of uploaded files, those of a stage, and given contents")
 	case s.Kind == Copy && s.Files != "" && !hashPattern.MatchString(s.Files):
 		return errors.New("the hash of its files must be 64 hex digits")
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,15 +50,11 @@ type Imported struct {
 
 // Config is what an image says about the programs to run in it.
 type Config struct {
-	Env          []string // NAME=value
-	User         string   // name or number, with a group after a ":"; empty is root
-	WorkingDir   string
-	Entrypoint   []string
-	Cmd          []string
-	Shell        []string
-	OnBuild      []string
-	ExposedPorts []string // such as 80/tcp, sorted
-	Labels       map[string]string
+	Env        []string // NAME=value
+	User       string   // name or number, with a group after a ":"; empty is root
+	WorkingDir string
+	Shell      []string // runs commands in the shell form; empty is /bin/sh -c
+	OnBuild    []string // instructions of a Dockerfile
 }
 
 // Progress is how far an import or a commit has come.
@@ -290,7 +285,6 @@ func configOf(c v1.Config) Config {
 			name, _, ok := strings.Cut(v, "=")
 			return !ok || name == "" || strings.ContainsRune(v, 0)
 		}),
-		User: c.User, WorkingDir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
-		OnBuild: c.OnBuild, ExposedPorts: slices.Sorted(maps.Keys(c.ExposedPorts)), Labels: c.Labels,
+		User: c.User, WorkingDir: c.WorkingDir, Shell: c.Shell, OnBuild: c.OnBuild,
 	}
 }

@@ -195,8 +195,8 @@ func mode(t testing.TB, tree *rootfs.Tree, path string) string {
 func TestImportMakesAnImageOfARegistrysLayers(t *testing.T) {
 	host := registryFor(t, nil)
 	image := imageOfLayers(t, v1.Config{
-		Env: []string{"PATH=/opt/bin:/usr/bin", "broken"}, User: "node:node", WorkingDir: "/app", Entrypoint: []string{"/x"},
-		Cmd: []string{"y"}, OnBuild: []string{"RUN z"}, ExposedPorts: map[string]struct{}{"80/tcp": {}, "53/udp": {}},
+		Env: []string{"PATH=/opt/bin:/usr/bin", "broken"}, User: "node:node", WorkingDir: "/app",
+		Shell: []string{"/bin/ash", "-c"}, OnBuild: []string{"RUN z"},
 	}, gzipped(t, debian), zstded(t, files{"opt/bin/ss*": "#!", "etc/.wh.gone": "", "usr/share/x/.wh..wh..opq": ""}))
 	digest := push(t, host+"/some/image:tag", image)
 	b := importer(t, host)
@@ -207,8 +207,8 @@ func TestImportMakesAnImageOfARegistrysLayers(t *testing.T) {
 	assert.Regexp(t, `^oci-[0-9a-f]{32}\.erofs$`, got.Name)
 	assert.False(t, got.Cached)
 	assert.Equal(t, Config{
-		Env: []string{"PATH=/opt/bin:/usr/bin"}, User: "node:node", WorkingDir: "/app", Entrypoint: []string{"/x"}, Cmd: []string{"y"},
-		OnBuild: []string{"RUN z"}, ExposedPorts: []string{"53/udp", "80/tcp"},
+		Env: []string{"PATH=/opt/bin:/usr/bin"}, User: "node:node", WorkingDir: "/app",
+		Shell: []string{"/bin/ash", "-c"}, OnBuild: []string{"RUN z"},
 	}, got.Config)
 	require.NotEmpty(t, told)
 	last := told[len(told)-1]
