@@ -278,7 +278,11 @@ func (f *planFlags) buildPlan(ctx context.Context, core *core, as string, args [
 	if ended.State != store.BuildReady {
 		return store.Template{}, buildFailure(ended, plan)
 	}
-	return core.store.Template(ctx, ended.TemplateID+":"+request.Tags[0])
+	t, err := core.store.Template(ctx, ended.TemplateID+":"+request.Tags[0])
+	if err == nil {
+		core.trail().changed("template build", t.KeyID, templateTarget(t))
+	}
+	return t, err
 }
 
 // buildFailure says which step failed and why, in one line: the log has shown what

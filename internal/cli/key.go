@@ -118,7 +118,7 @@ programs and the second to people.
   tombolo key create agents
   tombolo key create alice --role approve,audit --approves agents`,
 		Args: cobra.ExactArgs(1),
-		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
+		RunE: withChanges(func(cmd *cobra.Command, records *sqlite.Store, t trail, args []string) error {
 			key, secret, err := store.NewKey(args[0], time.Now())
 			if err != nil {
 				return err
@@ -138,6 +138,7 @@ programs and the second to people.
 				}
 				return err
 			}
+			t.changed("key create", key.ID, keyTarget(key))
 			if asJSON {
 				return printJSON(struct {
 					store.Key
@@ -164,7 +165,7 @@ func newKeyUpdate() *cobra.Command {
 		Long: `Change the limits and roles of a key. A running server keeps them from the next
 request on; what a key has already stays, even beyond a new limit.`,
 		Args: cobra.ExactArgs(1),
-		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
+		RunE: withChanges(func(cmd *cobra.Command, records *sqlite.Store, t trail, args []string) error {
 			if !anyChanged(cmd, "max-") && !role.given(cmd) {
 				return errors.New("give one limit or role at least to change, such as --max-sandboxes 20")
 			}
@@ -180,6 +181,7 @@ request on; what a key has already stays, even beyond a new limit.`,
 			if err != nil {
 				return err
 			}
+			t.changed("key update", key.ID, keyTarget(key))
 			if asJSON {
 				return printJSON(key)
 			}
@@ -196,6 +198,11 @@ request on; what a key has already stays, even beyond a new limit.`,
 	keepByDefault(cmd)
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// keyTarget is what is recorded of a key: what it may do, and how much.
+func keyTarget(k store.Key) target {
+	return target{"key": k.ID, "name": k.Name, "roles": k.Roles, "approves": k.Approves, "selfApproval": k.SelfApproval, "limits": limits(k)}
 }
 
 // keepByDefault has the help of a command that changes only what is given name no
@@ -279,15 +286,17 @@ func newKeyDelete() *cobra.Command {
 		Use:   "delete NAME|ID",
 		Short: "Delete a key, its webhooks and secrets: it is refused from now on; its sandboxes and snapshots stay",
 		Args:  cobra.ExactArgs(1),
-		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
-			err := records.DeleteKey(cmd.Context(), args[0])
-			if errors.Is(err, store.ErrNotFound) {
-				return fmt.Errorf("no key %q; `tombolo key list` shows what there is", args[0])
+		RunE: withChanges(func(cmd *cobra.Command, records *sqlite.Store, t trail, args []string) error {
+			key, err := findKey(cmd.Context(), records, args[0])
+			if err != nil {
+				return err
 			}
-			if err == nil {
-				fmt.Printf("deleted %s\n", args[0])
+			if err := records.DeleteKey(cmd.Context(), key.ID); err != nil {
+				return err
 			}
-			return err
+			t.changed("key delete", key.ID, target{"key": key.ID, "name": key.Name})
+			fmt.Printf("deleted %s\n", args[0])
+			return nil
 		}),
 	}
 }

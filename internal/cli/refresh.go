@@ -57,6 +57,7 @@ func (c *core) refresh(ctx context.Context, refs []string) error {
 			errs = append(errs, err)
 			continue
 		}
+		c.trail().changed("template refresh", made.KeyID, templateTarget(made))
 		fmt.Printf("%s  %s  %s\n", made.Ref(), made.ID, mebibytes(made.SizeBytes))
 	}
 	return errors.Join(errs...)

@@ -38,8 +38,10 @@ missing is built first.
   tombolo run --allow pypi.org --allow files.pythonhosted.org -- pip download six
   tombolo run --key default -e GITHUB_TOKEN='${e2b.secrets.github}' -- ./work
 
-With --key the sandbox belongs to that key: it counts for its limits, is held to its
-rules, and may use its secrets. Without, it belongs to none.`,
+With --key the sandbox belongs to that key: it is held to its rules on what is reached,
+may use its secrets and volumes, and counts for its limits, which do not hold it up.
+Without, it belongs to none. The command itself is yours, so no rule is asked about it;
+it is in the audit log.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			if timeout <= 0 {
@@ -49,15 +51,15 @@ rules, and may use its secrets. Without, it belongs to none.`,
 			if err != nil {
 				return err
 			}
-			volumes, err := parseVolumes(cmd.Context(), c, mounts)
+			owner, err := ownerOf(cmd.Context(), c, key, env)
+			if err != nil {
+				return err
+			}
+			volumes, err := parseVolumes(cmd.Context(), c, owner, mounts)
 			if err != nil {
 				return err
 			}
 			options, err := network.options()
-			if err != nil {
-				return err
-			}
-			owner, err := ownerOf(cmd.Context(), c, key, env)
 			if err != nil {
 				return err
 			}
@@ -112,6 +114,7 @@ type host struct {
 	kill   func(ctx context.Context, id string) error
 	dial   func(ctx context.Context, id string, port uint16) (net.Conn, error)
 	gone   func(ctx context.Context, id string) error // why it is not live
+	trail  func(write func(t trail) error) error
 	close  func() error
 }
 
@@ -125,6 +128,7 @@ func openHost(ctx context.Context, c config, template string) (host, error) {
 			kill:   client.Kill,
 			dial:   client.Dial,
 			gone:   func(ctx context.Context, id string) error { _, err := client.Get(ctx, id); return err },
+			trail:  func(write func(t trail) error) error { return withTrail(c, write) },
 			close:  func() error { return nil },
 		}, nil
 	}
@@ -143,6 +147,7 @@ func openHost(ctx context.Context, c config, template string) (host, error) {
 		kill:   func(ctx context.Context, id string) error { return core.manager.Kill(ctx, id, "its command ended") },
 		dial:   core.manager.Dial,
 		gone:   func(_ context.Context, id string) error { _, err := core.manager.Get(id); return err },
+		trail:  func(write func(t trail) error) error { return write(core.trail()) },
 		close:  core.Close,
 	}, nil
 }
@@ -176,7 +181,10 @@ func (h host) runOnce(ctx context.Context, req sandbox.CreateRequest, e executio
 	}
 	e.token = info.AccessToken
 	e.dial = func(ctx context.Context, port uint16) (net.Conn, error) { return h.dial(ctx, info.ID, port) }
-	err = e.run(ctx)
+	err = h.trail(func(t trail) error { t.started(info, e); return nil })
+	if err == nil {
+		err = e.run(ctx)
+	}
 	var code exitCode
 	if err != nil && !errors.As(err, &code) {
 		if ctx.Err() != nil {

@@ -169,7 +169,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			if err != nil {
 				return err
 			}
-			volumes, err := parseVolumes(cmd.Context(), c, mounts)
+			volumes, err := parseVolumes(cmd.Context(), c, owner, mounts)
 			if err != nil {
 				return err
 			}
@@ -260,24 +260,35 @@ func newSandboxExec() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID -- COMMAND [ARG ...]",
 		Short: "Run a command in a sandbox; streams and exit code are the command's",
-		Args:  cobra.MinimumNArgs(2),
-		RunE: withServer(func(ctx context.Context, client *control.Client, args []string) error {
-			info, err := client.Get(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			if info.State == sandbox.Paused {
-				return pausedError(info.ID, fmt.Errorf("%s: %w", info.ID, sandbox.ErrPaused))
-			}
-			return execution{
-				dial:  func(ctx context.Context, port uint16) (net.Conn, error) { return client.Dial(ctx, info.ID, port) },
-				token: info.AccessToken,
-				user:  user,
-				cwd:   cwd,
-				argv:  args[1:],
-			}.run(ctx)
-		}),
+		Long: `Run a command in a sandbox; streams and exit code are the command's. As the owner of
+the machine you start what you like: rules for commands, files and ports are for callers
+with keys. The command is in the audit log.`,
+		Args: cobra.MinimumNArgs(2),
 	}
+	cmd.RunE = withServer(func(ctx context.Context, client *control.Client, args []string) error {
+		c, err := loadConfig(cmd)
+		if err != nil {
+			return err
+		}
+		info, err := client.Get(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if info.State == sandbox.Paused {
+			return pausedError(info.ID, fmt.Errorf("%s: %w", info.ID, sandbox.ErrPaused))
+		}
+		e := execution{
+			dial:  func(ctx context.Context, port uint16) (net.Conn, error) { return client.Dial(ctx, info.ID, port) },
+			token: info.AccessToken,
+			user:  user,
+			cwd:   cwd,
+			argv:  args[1:],
+		}
+		if err := withTrail(c, func(t trail) error { t.started(info, e); return nil }); err != nil {
+			return err
+		}
+		return e.run(ctx)
+	})
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the sandbox's)")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "working directory inside (default: the sandbox's)")
 	return cmd

@@ -44,29 +44,46 @@ type secretCommand struct {
 	vault *secret.Vault
 	keyID string
 	args  []string
+	trail trail // of a command that changes something
 }
 
 // withSecrets opens the vault for a command of the key that the flag --key names.
 func withSecrets(key *string, run func(c secretCommand) error) func(*cobra.Command, []string) error {
 	return withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
-		c, err := loadConfig(cmd)
-		if err != nil {
-			return err
-		}
-		vault, err := openVault(cmd.Context(), c, records, nil)
-		if err != nil {
-			return err
-		}
-		owner, err := findKey(cmd.Context(), records, *key)
-		if err != nil {
-			return err
-		}
-		err = run(secretCommand{cmd.Context(), vault, owner.ID, args})
-		if errors.Is(err, secret.ErrNotFound) {
-			return fmt.Errorf("the key %q has no secret %q; `tombolo secret list` shows what there is", owner.Name, args[0])
-		}
-		return err
+		return onSecrets(cmd, records, trail{}, *key, args, run)
 	})
+}
+
+// changingSecrets is withSecrets for a command that changes something.
+func changingSecrets(key *string, run func(c secretCommand) error) func(*cobra.Command, []string) error {
+	return withChanges(func(cmd *cobra.Command, records *sqlite.Store, t trail, args []string) error {
+		return onSecrets(cmd, records, t, *key, args, run)
+	})
+}
+
+func onSecrets(cmd *cobra.Command, records *sqlite.Store, t trail, key string, args []string, run func(c secretCommand) error) error {
+	c, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	vault, err := openVault(cmd.Context(), c, records, nil)
+	if err != nil {
+		return err
+	}
+	owner, err := findKey(cmd.Context(), records, key)
+	if err != nil {
+		return err
+	}
+	err = run(secretCommand{cmd.Context(), vault, owner.ID, args, t})
+	if errors.Is(err, secret.ErrNotFound) {
+		return fmt.Errorf("the key %q has no secret %q; `tombolo secret list` shows what there is", owner.Name, args[0])
+	}
+	return err
+}
+
+// changed records what a secret is now; its value is in no record.
+func (c secretCommand) changed(what string, s secret.Secret) {
+	c.trail.changed(what, c.keyID, target{"secret": s.ID, "name": s.Name, "version": s.Version, "bindings": s.Bindings})
 }
 
 func addKeyFlag(cmd *cobra.Command, key *string) {
@@ -111,7 +128,7 @@ that are not given leave what it has.`,
   printf %s "$TOKEN" | tombolo secret set github --host api.github.com --host github.com --placeholder-prefix ghp_`,
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.RunE = withSecrets(&key, func(c secretCommand) error {
+	cmd.RunE = changingSecrets(&key, func(c secretCommand) error {
 		bindings, err := where.bindings()
 		if err != nil {
 			return err
@@ -125,6 +142,7 @@ that are not given leave what it has.`,
 		if err != nil {
 			return err
 		}
+		c.changed("secret set", s)
 		if asJSON {
 			return printJSON(s)
 		}
@@ -193,7 +211,7 @@ to it. Sandboxes that run have it so from then on.`,
   tombolo secret bind openai --nowhere`,
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.RunE = withSecrets(&key, func(c secretCommand) error {
+	cmd.RunE = changingSecrets(&key, func(c secretCommand) error {
 		bindings, err := where.bindings()
 		switch {
 		case err != nil:
@@ -212,6 +230,7 @@ to it. Sandboxes that run have it so from then on.`,
 		if err != nil {
 			return err
 		}
+		c.changed("secret bind", s)
 		if asJSON {
 			return printJSON(s)
 		}
@@ -321,12 +340,14 @@ func newSecretDelete() *cobra.Command {
 		Short: "Delete a secret: placeholders of it, in sandboxes too, mean nothing from then on",
 		Args:  cobra.ExactArgs(1),
 	}
-	cmd.RunE = withSecrets(&key, func(c secretCommand) error {
+	cmd.RunE = changingSecrets(&key, func(c secretCommand) error {
 		s, err := c.vault.Delete(c.ctx, c.keyID, c.args[0])
-		if err == nil {
-			fmt.Printf("deleted %s\n", s.Name)
+		if err != nil {
+			return err
 		}
-		return err
+		c.trail.changed("secret delete", c.keyID, target{"secret": s.ID, "name": s.Name})
+		fmt.Printf("deleted %s\n", s.Name)
+		return nil
 	})
 	addKeyFlag(cmd, &key)
 	return cmd

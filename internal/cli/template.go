@@ -152,10 +152,12 @@ func (c *core) buildRecipes(ctx context.Context, recipes []string, as string, co
 	for _, recipe := range recipes {
 		group.Go(func() error {
 			t, err := c.buildTemplate(ctx, recipe, cmp.Or(as, recipe), cold, os.Stderr)
-			if err == nil {
-				fmt.Printf("%s  %s  %s\n", t.Ref(), t.ID, mebibytes(t.SizeBytes))
+			if err != nil {
+				return err
 			}
-			return err
+			c.trail().changed("template build", t.KeyID, templateTarget(t))
+			fmt.Printf("%s  %s  %s\n", t.Ref(), t.ID, mebibytes(t.SizeBytes))
+			return nil
 		})
 	}
 	return group.Wait()
@@ -201,6 +203,17 @@ func deleteTemplate(ctx context.Context, c config, ref string) error {
 	if err != nil {
 		return err
 	}
-	_, err = records.DeleteTemplate(ctx, ref)
+	err = withTrail(c, func(t trail) error {
+		_, err := records.DeleteTemplate(ctx, ref)
+		if err == nil {
+			t.changed("template delete", "", target{"template": ref})
+		}
+		return err
+	})
 	return errors.Join(err, records.Close())
+}
+
+// templateTarget is what is recorded of a build of a template.
+func templateTarget(t store.Template) target {
+	return target{"template": t.ID, "name": t.Ref(), "build": t.BuildID}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -59,18 +60,39 @@ server.`,
 // withWebhooks opens the rules for webhooks over the records of the data folder.
 func withWebhooks(run func(cmd *cobra.Command, records *sqlite.Store, hooks *event.Webhooks, args []string) error) func(*cobra.Command, []string) error {
 	return withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
-		c, err := loadConfig(cmd)
-		if err != nil {
-			return err
-		}
-		sender := newWebhookSender(c)
-		defer sender.Close()
-		err = run(cmd, records, event.NewWebhooks(records, sender), args)
-		if errors.Is(err, event.ErrNotFound) {
-			return fmt.Errorf("no webhook %q; `tombolo webhook list` shows what there is", args[0])
-		}
-		return err
+		return onWebhooks(cmd, args, records, func(hooks *event.Webhooks) error { return run(cmd, records, hooks, args) })
 	})
+}
+
+// changingWebhooks is withWebhooks for a command that changes something.
+func changingWebhooks(run func(cmd *cobra.Command, records *sqlite.Store, hooks *event.Webhooks, t trail, args []string) error) func(*cobra.Command, []string) error {
+	return withChanges(func(cmd *cobra.Command, records *sqlite.Store, t trail, args []string) error {
+		return onWebhooks(cmd, args, records, func(hooks *event.Webhooks) error { return run(cmd, records, hooks, t, args) })
+	})
+}
+
+func onWebhooks(cmd *cobra.Command, args []string, records *sqlite.Store, run func(hooks *event.Webhooks) error) error {
+	c, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	sender := newWebhookSender(c)
+	defer sender.Close()
+	err = run(event.NewWebhooks(records, sender))
+	if errors.Is(err, event.ErrNotFound) {
+		return fmt.Errorf("no webhook %q; `tombolo webhook list` shows what there is", args[0])
+	}
+	return err
+}
+
+// webhookTarget is what is recorded of a webhook. Of its URL only the host: the rest may be
+// what its receiver knows it by.
+func webhookTarget(w store.Webhook) target {
+	of := target{"webhook": w.ID, "name": w.Name, "events": w.Kinds, "enabled": w.Enabled}
+	if u, err := url.Parse(w.URL); err == nil {
+		of["host"] = u.Host
+	}
+	return of
 }
 
 func newWebhookList() *cobra.Command {
@@ -175,7 +197,7 @@ func newWebhookCreate() *cobra.Command {
 only now. With --all-keys it is told of the sandboxes of all keys, which is for the
 owner of the server only: a chat bridge for approvals, for instance.`,
 		Args: cobra.ExactArgs(1),
-		RunE: withWebhooks(func(cmd *cobra.Command, records *sqlite.Store, hooks *event.Webhooks, args []string) error {
+		RunE: changingWebhooks(func(cmd *cobra.Command, records *sqlite.Store, hooks *event.Webhooks, t trail, args []string) error {
 			var owner store.Key // of none: of all
 			if !allKeys {
 				var err error
@@ -191,6 +213,7 @@ owner of the server only: a chat bridge for approvals, for instance.`,
 			if err != nil {
 				return err
 			}
+			t.changed("webhook create", w.KeyID, webhookTarget(w))
 			if asJSON {
 				return printJSON(struct {
 					store.Webhook
@@ -242,11 +265,12 @@ func newWebhookUpdate() *cobra.Command {
 		Use:   "update ID",
 		Short: "Change a webhook, or enable it again",
 		Args:  cobra.ExactArgs(1),
-		RunE: withWebhooks(func(cmd *cobra.Command, _ *sqlite.Store, hooks *event.Webhooks, args []string) error {
+		RunE: changingWebhooks(func(cmd *cobra.Command, _ *sqlite.Store, hooks *event.Webhooks, t trail, args []string) error {
 			w, err := hooks.Update(cmd.Context(), "", args[0], flags.spec(cmd))
 			if err != nil {
 				return err
 			}
+			t.changed("webhook update", w.KeyID, webhookTarget(w))
 			if asJSON {
 				return printJSON(w)
 			}
@@ -267,12 +291,13 @@ func newWebhookDelete() *cobra.Command {
 		Use:   "delete ID",
 		Short: "Delete a webhook, what waits for it and its log",
 		Args:  cobra.ExactArgs(1),
-		RunE: withWebhooks(func(cmd *cobra.Command, _ *sqlite.Store, hooks *event.Webhooks, args []string) error {
-			err := hooks.Delete(cmd.Context(), "", args[0])
-			if err == nil {
-				fmt.Printf("deleted %s\n", args[0])
+		RunE: changingWebhooks(func(cmd *cobra.Command, _ *sqlite.Store, hooks *event.Webhooks, t trail, args []string) error {
+			if err := hooks.Delete(cmd.Context(), "", args[0]); err != nil {
+				return err
 			}
-			return err
+			t.changed("webhook delete", "", target{"webhook": args[0]})
+			fmt.Printf("deleted %s\n", args[0])
+			return nil
 		}),
 	}
 }
