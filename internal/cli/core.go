@@ -115,6 +115,10 @@ func openMeasuredCore(ctx context.Context, c config, keep bool, t *telemetry.Tel
 			}
 		},
 	}
+	parts.OnGone = func(id string) {
+		gate.guard.Forget(id)
+		gate.refusals.Forget(id)
+	}
 	if t != nil {
 		parts.OnStep = t.Step
 	}

@@ -329,3 +329,43 @@ func TestCallersMeetTheRulesOfTheMoment(t *testing.T) {
 		require.False(t, starts("i1", policy.Table{Default: denies}), "a default alone is a rule")
 	}
 }
+
+// lasting is a manager with one sandbox that ends now.
+type lasting struct {
+	sandbox.Sandboxes
+	set int
+}
+
+func (l *lasting) Get(id string) (sandbox.Info, error) {
+	return sandbox.Info{ID: id, KeyID: "k1", EndAt: time.Now()}, nil
+}
+
+func (l *lasting) SetTimeout(context.Context, string, time.Duration, bool) (sandbox.Info, error) {
+	l.set++
+	return sandbox.Info{}, nil
+}
+
+func TestALengtheningIsTheCallersAndEndsWithHim(t *testing.T) {
+	type caller struct{}
+	records, inner, d := &records{}, &lasting{}, realDesk(t)
+	g, err := guard.New(t.Context(), guard.Config{
+		Store: noTemplates{}, Audit: records, Desk: d, Log: slog.New(slog.DiscardHandler),
+		Tables: func(context.Context) ([]policy.Table, error) {
+			return []policy.Table{says(policy.Lifetime, policy.Ask)}, nil
+		},
+		Actor: func(ctx context.Context) string { actor, _ := ctx.Value(caller{}).(string); return actor },
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), caller{}, "key:k1"))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := g.Sandboxes(inner).SetTimeout(ctx, "i1", time.Hour, false)
+		failed <- err
+	}()
+	holds(t, d, approval.Pending)
+	cancel()
+	require.ErrorContains(t, <-failed, "went away")
+	require.Zero(t, holds(t, d, approval.Pending).Waiting)
+	require.Zero(t, inner.set)
+	require.Equal(t, "key:k1", records.last(t).Actor)
+}

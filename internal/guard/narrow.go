@@ -30,8 +30,8 @@ func (g *Guard) narrowOf(sandboxID string) *narrow {
 	return kept
 }
 
-// forget drops what is kept of a sandbox that has ended.
-func (g *Guard) forget(sandboxID string) {
+// Forget drops what is kept of a sandbox that has ended.
+func (g *Guard) Forget(sandboxID string) {
 	g.mu.Lock()
 	delete(g.narrow, sandboxID)
 	g.mu.Unlock()

@@ -50,15 +50,15 @@ func (s *guarded) Create(ctx context.Context, req sandbox.CreateRequest) (sandbo
 }
 
 // SetTimeout decides on lifetimes that become longer.
-func (s *guarded) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.Info, error) {
+func (s *guarded) SetTimeout(ctx context.Context, id string, d time.Duration, extendOnly bool) (sandbox.Info, error) {
 	info, err := s.Get(id)
 	if err == nil && time.Now().Add(d).After(info.EndAt) {
-		err = s.lifetime(context.Background(), info, d)
+		err = s.lifetime(ctx, info, d)
 	}
 	if err != nil {
 		return sandbox.Info{}, err
 	}
-	return s.Sandboxes.SetTimeout(id, d, extendOnly)
+	return s.Sandboxes.SetTimeout(ctx, id, d, extendOnly)
 }
 
 func (s *guarded) lifetime(ctx context.Context, info sandbox.Info, d time.Duration) error {
@@ -237,6 +237,6 @@ func (g *Guard) OnEvent(e sandbox.Event) {
 		What: string(e.Kind), Reason: e.Detail, Detail: detail,
 	})
 	if e.Kind == sandbox.EventEnded {
-		g.forget(e.Info.ID)
+		g.Forget(e.Info.ID)
 	}
 }

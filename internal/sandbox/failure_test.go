@@ -87,14 +87,33 @@ func TestFailedCreateLeavesNothingAndSaysWhy(t *testing.T) {
 		{"the agent exits", sandboxtest.Cold, sandboxtest.BrokenAgent("exits"), "ended"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := sandboxtest.New(t, test.option)
+			var gone []string
+			w := sandboxtest.New(t, test.option, func(c *sandbox.Config) { c.OnGone = func(id string) { gone = append(gone, id) } })
 			began := time.Now()
 			_, err := w.Manager.Create(t.Context(), sandbox.CreateRequest{Template: test.template, Timeout: time.Minute})
 			require.ErrorContains(t, err, test.want)
 			require.Less(t, time.Since(began), 20*time.Second, "it took long to notice")
 			requireFailed(t, w, test.want)
+			require.Len(t, gone, 1, "no event says that it ended, so this does")
 		})
 	}
+}
+
+func TestAWorkshopThatIsClosedIsGone(t *testing.T) {
+	var gone []string
+	events := 0
+	w := sandboxtest.New(t, func(c *sandbox.Config) {
+		c.OnGone = func(id string) { gone = append(gone, id) }
+		c.OnEvent = func(sandbox.Event) { events++ }
+	})
+	template, err := w.Store.Template(t.Context(), sandboxtest.Cold)
+	require.NoError(t, err)
+	shop, err := w.Manager.OpenWorkshop(t.Context(), sandbox.WorkshopRequest{Template: template})
+	require.NoError(t, err)
+	require.Empty(t, gone)
+	require.NoError(t, shop.Close(t.Context()))
+	require.Len(t, gone, 1)
+	require.Zero(t, events)
 }
 
 // requireFailed says that the only sandbox of a world never ran, why, and that

@@ -206,24 +206,24 @@ func TestSetTimeout(t *testing.T) {
 	w.Manager.OnStop(func(id string) { ended <- id })
 	info := w.Create(t, sandboxtest.Warm)
 
-	longer, err := w.Manager.SetTimeout(info.ID, time.Hour, false)
+	longer, err := w.Manager.SetTimeout(t.Context(), info.ID, time.Hour, false)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Hour), longer.EndAt, time.Second)
-	same, err := w.Manager.SetTimeout(info.ID, time.Second, true)
+	same, err := w.Manager.SetTimeout(t.Context(), info.ID, time.Second, true)
 	require.NoError(t, err)
 	require.Equal(t, longer.EndAt, same.EndAt, "extendOnly has made it shorter")
-	longest, err := w.Manager.SetTimeout(info.ID, 2*time.Hour, true)
+	longest, err := w.Manager.SetTimeout(t.Context(), info.ID, 2*time.Hour, true)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(2*time.Hour), longest.EndAt, time.Second)
 	record, err := w.Store.Sandbox(t.Context(), info.ID)
 	require.NoError(t, err)
 	require.WithinDuration(t, longest.EndAt, record.EndAt, time.Millisecond)
 
-	shorter, err := w.Manager.SetTimeout(info.ID, 100*time.Millisecond, false)
+	shorter, err := w.Manager.SetTimeout(t.Context(), info.ID, 100*time.Millisecond, false)
 	require.NoError(t, err)
 	require.True(t, shorter.EndAt.Before(info.EndAt))
 	require.Equal(t, info.ID, receive(t, ended))
-	_, err = w.Manager.SetTimeout(info.ID, time.Hour, false)
+	_, err = w.Manager.SetTimeout(t.Context(), info.ID, time.Hour, false)
 	require.ErrorIs(t, err, sandbox.ErrNotFound)
 }
 
@@ -335,7 +335,7 @@ func TestManyEndsAtOnceAreOne(t *testing.T) {
 			}
 		})
 	}
-	all.Go(func() { w.Manager.SetTimeout(info.ID, time.Millisecond, false) })
+	all.Go(func() { w.Manager.SetTimeout(t.Context(), info.ID, time.Millisecond, false) })
 	all.Go(func() { syscall.Kill(pid, syscall.SIGKILL) })
 	all.Wait()
 	require.Eventually(t, func() bool { return len(w.Leftovers()) == 0 && ends.Load() > 0 }, patience, tick)

@@ -78,6 +78,9 @@ type Config struct {
 	// OnEvent is told of every event, in the order of each sandbox, by the goroutine
 	// that made it happen; it may take the time of a database write. Nil is nobody.
 	OnEvent func(Event)
+	// OnGone is told when nothing is left of a sandbox of which there are no events: one that
+	// could not be started, or in which a template was made. Nil is nobody.
+	OnGone func(sandboxID string)
 	// OnProcess is told of each program that is started in a sandbox, where the engine
 	// watches them. Nil is nobody.
 	OnProcess func(sandboxID, keyID string, p engine.Process)
@@ -375,7 +378,7 @@ func (m *Manager) Kill(ctx context.Context, id, reason string) error {
 }
 
 // SetTimeout implements Sandboxes.
-func (m *Manager) SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error) {
+func (m *Manager) SetTimeout(_ context.Context, id string, d time.Duration, extendOnly bool) (Info, error) {
 	s, _, err := m.findRunning(id)
 	if err != nil {
 		return Info{}, err
@@ -636,6 +639,14 @@ func (m *Manager) fail(ctx context.Context, s *sandbox, cause error) {
 	s.setState(Failed)
 	m.config.Log.Error("create failed", "sandbox", s.id, "error", cause, "agent", s.log.tail(20))
 	m.finish(ctx, s)
+	m.vanished(s)
+}
+
+// vanished tells that nothing is left of a sandbox of which there were no events.
+func (m *Manager) vanished(s *sandbox) {
+	if m.config.OnGone != nil {
+		m.config.OnGone(s.id)
+	}
 }
 
 // end takes a sandbox down, running or paused, and returns when nothing is left

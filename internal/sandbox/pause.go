@@ -278,7 +278,7 @@ func (m *Manager) extend(s *sandbox, req ResumeRequest) error {
 	if req.onlyWake {
 		return nil
 	}
-	_, err := m.SetTimeout(s.id, req.Timeout, true)
+	_, err := m.SetTimeout(m.ctx, s.id, req.Timeout, true)
 	return err
 }
 

@@ -595,11 +595,11 @@ func TestTimeGivenWhileTheTimerWaitsForItsTurnCounts(t *testing.T) {
 		}()
 		receive(t, begun)
 		if lifecycle.PauseOnTimeout { // a kill does not wait
-			_, err = w.Manager.SetTimeout(info.ID, time.Millisecond, false)
+			_, err = w.Manager.SetTimeout(t.Context(), info.ID, time.Millisecond, false)
 			require.NoError(t, err)
 			time.Sleep(50 * time.Millisecond) // the timer fires
 		}
-		_, err = w.Manager.SetTimeout(info.ID, time.Hour, true)
+		_, err = w.Manager.SetTimeout(t.Context(), info.ID, time.Hour, true)
 		require.NoError(t, err)
 		goOn <- struct{}{}
 		require.NoError(t, receive(t, saved))

@@ -226,8 +226,8 @@ type Sandboxes interface {
 	// Kill ends it, running or paused, and returns when nothing of it is left.
 	Kill(ctx context.Context, id, reason string) error
 	// SetTimeout makes a running sandbox end d from now; with extendOnly it never
-	// moves the end earlier.
-	SetTimeout(id string, d time.Duration, extendOnly bool) (Info, error)
+	// moves the end earlier. A ctx that ends calls off what has not been done yet.
+	SetTimeout(ctx context.Context, id string, d time.Duration, extendOnly bool) (Info, error)
 	// SetNetwork changes the options on what goes out, SetRules the rules of its own scope.
 	// Both hold at once, for open connections too, and of a paused sandbox from its resume
 	// on. change is given the options as they are at that moment, so that who knows only some

@@ -202,6 +202,7 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 			}
 		}
 		err = errors.Join(err, m.teardown(context.WithoutCancel(ctx), s))
+		m.vanished(s)
 	}()
 	progress("booting")
 	s.info.AccessToken = ""

@@ -258,5 +258,6 @@ func (w *Workshop) Close(ctx context.Context) error {
 	if w.calls != nil {
 		w.calls.CloseIdleConnections()
 	}
+	defer w.m.vanished(w.s)
 	return w.m.teardown(ctx, w.s)
 }

@@ -82,7 +82,7 @@ func New(core sandbox.Sandboxes, server Server, log *slog.Logger) http.Handler {
 		return Resumed{Info: info, Resumed: resumed}, err
 	}))
 	mux.HandleFunc("POST /sandboxes/{id}/timeout", takes(h, func(r *http.Request, req TimeoutRequest) (any, error) {
-		return h.core.SetTimeout(r.PathValue("id"), req.Timeout, false)
+		return h.core.SetTimeout(r.Context(), r.PathValue("id"), req.Timeout, false)
 	}))
 	mux.HandleFunc("POST /sandboxes/{id}/fork", takes(h, func(r *http.Request, req sandbox.ForkRequest) (any, error) {
 		forks, err := h.core.Fork(r.Context(), r.PathValue("id"), req)

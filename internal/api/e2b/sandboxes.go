@@ -102,7 +102,7 @@ func (a *api) prolong(r *http.Request, k store.Key, d time.Duration, extendOnly 
 		return err
 	}
 	_, err = settled(r.Context(), func() (sandbox.Info, error) {
-		return a.sandboxes.SetTimeout(info.ID, bounded(d, info, k), extendOnly)
+		return a.sandboxes.SetTimeout(r.Context(), info.ID, bounded(d, info, k), extendOnly)
 	})
 	if errors.Is(err, sandbox.ErrPaused) {
 		return failure(http.StatusNotFound, "sandbox '%s' is not running but paused, and has no timeout: connect to it, which resumes it", info.ID)

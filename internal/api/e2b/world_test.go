@@ -432,7 +432,7 @@ func (c *core) Kill(_ context.Context, id, reason string) error {
 	return nil
 }
 
-func (c *core) SetTimeout(id string, d time.Duration, extendOnly bool) (sandbox.Info, error) {
+func (c *core) SetTimeout(_ context.Context, id string, d time.Duration, extendOnly bool) (sandbox.Info, error) {
 	c.note("SetTimeout %s %s, extend only %t", id, d, extendOnly)
 	return c.may(id, sandbox.Running)
 }
