@@ -340,3 +340,13 @@ def test_a_desktop_goes_on_after_a_pause(new_desktop):
     sandbox.write("and after")
     sandbox.press(["ctrl", "s"])
     eventually(lambda: sandbox.files.read("/home/user/kept.txt").strip() == "before and after", 20, "it is saved")
+
+
+def test_the_browser_trusts_what_the_server_answers_for_a_destination(new_desktop):
+    # Requests that get a header are seen, so TLS ends at the server.
+    rules = {"pypi.org": [{"transform": {"headers": {"X-Seen": "1"}}}]}
+    desktop = new_desktop(network={"rules": rules})
+    issuer = "echo | openssl s_client -connect pypi.org:443 -servername pypi.org 2>/dev/null | openssl x509 -noout -issuer"
+    assert "Tombolo egress CA" in desktop.commands.run(issuer).stdout
+    shown = desktop.commands.run("chromium --headless --no-sandbox --disable-gpu --dump-dom https://pypi.org/simple/six/ 2>/dev/null", timeout=100).stdout
+    assert "Links for six" in shown

@@ -132,6 +132,33 @@ def test_requests_and_httpx_log_in(holder, trusting, libraries):
     assert python(holder, PYTHON_CLIENTS, libraries, user="user") == "welcome\n" * 3
 
 
+JAVA = r'''
+import java.net.*;
+import java.net.http.*;
+
+class Login {
+    public static void main(String[] args) throws Exception {
+        var request = HttpRequest.newBuilder(URI.create("https://good.example/login"))
+            .header("Authorization", "Bearer " + System.getenv("TOKEN")).build();
+        System.out.print(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
+    }
+}
+'''
+
+
+def test_java_logs_in(new_interpreter, secret, trusting):
+    # It has a trust store of its own.
+    box = new_interpreter(timeout=300, envs={"TOKEN": Secret.fill(secret.name)})
+    box.files.write("Login.java", JAVA)
+    assert shell(box, "java Login.java", user="user").strip() == "welcome"
+
+
+def test_the_authority_is_still_trusted_when_packages_have_updated_the_trust(new_box, secret, trusting):
+    box = new_box(timeout=300, envs={"TOKEN": Secret.fill(secret.name)})
+    shell(box, "update-ca-certificates --fresh")
+    assert shell(box, 'curl -sS https://good.example/login -u me:$TOKEN').strip() == "welcome"
+
+
 GO = r'''
 package main
 
