@@ -23,7 +23,7 @@ import (
 func (d *Desk) Ask(ctx context.Context, s policy.Subject, a policy.Action, v policy.Verdict, patience time.Duration) (Hold, error) {
 	action := a.Hash()
 	asked := Hold{
-		Subject: s, Action: a, Hash: hashOf(home(s), action), Rule: v.Rule, Scope: v.Scope, Reason: v.Reason,
+		Subject: s, Action: a, Hash: hashOf(s, action), Rule: v.Rule, Scope: v.Scope, Reason: v.Reason,
 	}
 	for {
 		g, ok, err := d.granted(s, a, action)

@@ -209,6 +209,21 @@ func TestDeadlinePassesWhileNoServerRuns(t *testing.T) {
 	w.eventually(func() bool { return w.get(id).State == approval.Expired })
 }
 
+// Of what is to be made the template is part of what is asked about.
+func TestCreatesOfTwoTemplatesAreAskedAboutApart(t *testing.T) {
+	w := newWorld(t, approval.Limits{})
+	base := policy.Subject{KeyID: "alice", TemplateID: "t1", TemplateName: "base"}
+	tools := policy.Subject{KeyID: "alice", TemplateID: "t2", TemplateName: "prod-tools"}
+	long := policy.Action{Kind: policy.Lifetime, Timeout: 3 * time.Hour}
+	require.NotEqual(t, approval.Hash(base, long), approval.Hash(tools, long))
+	w.once(w.leave(base, long))
+	_, granted := w.Granted(tools, long, "")
+	require.False(t, granted)
+	_, granted = w.Granted(base, long, "")
+	require.True(t, granted)
+	require.Equal(t, approval.Hash(alice, long), approval.Hash(policy.Subject{SandboxID: alice.SandboxID}, long), "a sandbox is of one template anyway")
+}
+
 func TestForgottenSandboxTakesItsHoldsAlong(t *testing.T) {
 	w := newWorld(t, approval.Limits{})
 	id, got := w.ask(t.Context(), alice, to("a.example"))

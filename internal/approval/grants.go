@@ -189,7 +189,7 @@ func lazyHash(s policy.Subject, a policy.Action, action string) func() string {
 	var hash string
 	return func() string {
 		if hash == "" {
-			hash = hashOf(home(s), hashOfAction(a, action))
+			hash = hashOf(s, hashOfAction(a, action))
 		}
 		return hash
 	}

@@ -14,12 +14,17 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-// Hash names an action of a sandbox; of a key's where there is no sandbox yet. Two
-// actions that differ in anything have different ones.
-func Hash(s policy.Subject, a policy.Action) string { return hashOf(home(s), a.Hash()) }
+// Hash names an action of a sandbox; of a key's, and the template of what is to be made, where
+// there is no sandbox yet. Two actions that differ in anything have different ones.
+func Hash(s policy.Subject, a policy.Action) string { return hashOf(s, a.Hash()) }
 
-func hashOf(of policy.Scope, action string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "tombolo approval 1\n%s %q\n%s", of.Kind, of.ID, action))
+func hashOf(s policy.Subject, action string) string {
+	of := home(s)
+	text := fmt.Appendf(nil, "tombolo approval 1\n%s %q\n%s", of.Kind, of.ID, action)
+	if s.SandboxID == "" {
+		text = fmt.Appendf(nil, "tombolo approval 2\n%s %q %q\n%s", of.Kind, of.ID, s.TemplateID, action)
+	}
+	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 

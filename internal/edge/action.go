@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -129,8 +130,20 @@ func started(r *http.Request, body *requestBody, info sandbox.Info) ([]policy.Ac
 	}
 	return []policy.Action{{
 		Kind: policy.Exec, Command: commandLine(start.GetProcess()), Cwd: start.GetProcess().GetCwd(), User: userOf(r, info),
-		Env: variables(start.GetProcess().GetEnvs()),
+		Env: variables(start.GetProcess().GetEnvs()), Input: inputOf(&start),
 	}}, nil
+}
+
+// inputOf is how a command can be told more once it runs. Standard input is open where a
+// request does not say, as in the agent.
+func inputOf(start *processrpc.StartRequest) string {
+	switch {
+	case start.GetPty() != nil:
+		return "pty"
+	case start.Stdin == nil || start.GetStdin():
+		return "stdin"
+	}
+	return ""
 }
 
 // enveloped reads the first message of a stream.
@@ -207,7 +220,11 @@ func commandLine(p *processrpc.ProcessConfig) string {
 	if slices.Contains(shells, p.GetCmd()) && !elsewhere && len(args) == 3 && args[0] == "-l" && args[1] == "-c" {
 		return args[2]
 	}
-	words := []string{quoted(p.GetCmd())}
+	program := quoted(p.GetCmd())
+	if strings.Contains(program, "=") && !strings.HasPrefix(program, "'") { // a shell takes it for a variable
+		program = "'" + program + "'"
+	}
+	words := []string{program}
 	for _, arg := range args {
 		words = append(words, quoted(arg))
 	}
@@ -234,7 +251,8 @@ func variables(vars map[string]string) string {
 }
 
 func quoted(word string) string {
-	if word != "" && !strings.ContainsAny(word, " \t\n\"'\\$`!*?[]{}()<>|&;#~") {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(" \"'\\$`!*?[]{}()<>|&;#~", r) }
+	if word != "" && !strings.ContainsFunc(word, odd) {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
@@ -263,6 +281,10 @@ func account(name string, info sandbox.Info) string {
 // languages are the names of one language, as the agent takes them.
 var languages = map[string]string{"": "python", "python3": "python", "js": "javascript", "ts": "typescript"}
 
+// ownLanguages are those that the agent has drivers for: nothing in a sandbox gives their
+// names to another.
+var ownLanguages = []string{"python", "javascript", "typescript", "bash"}
+
 func executed(_ *http.Request, body *requestBody, _ sandbox.Info) ([]policy.Action, error) {
 	raw, err := body.peek(maxStart, func([]byte) bool { return false })
 	if err != nil {
@@ -286,6 +308,10 @@ func executed(_ *http.Request, body *requestBody, _ sandbox.Info) ([]policy.Acti
 	a.Language = strings.ToLower(strings.TrimSpace(run.Language))
 	if full, ok := languages[a.Language]; ok {
 		a.Language = full
+	}
+	if !slices.Contains(ownLanguages, a.Language) {
+		// It may be the name of a kernel, of any language.
+		a.Unknown = policy.LanguageField
 	}
 	return []policy.Action{a}, nil
 }

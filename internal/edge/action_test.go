@@ -69,7 +69,13 @@ func TestGuardSeesWhatRequestsDo(t *testing.T) {
 	binaryStart, err := proto.Marshal(start)
 	require.NoError(t, err)
 	jsonStart := []byte(`{"process":{"cmd":"/bin/bash","args":["-l","-c","rm -rf /"],"cwd":"/srv"},"newer":true}`)
-	removes := policy.Action{Kind: policy.Exec, Command: "rm -rf /", User: "user"}
+	removes := policy.Action{Kind: policy.Exec, Command: "rm -rf /", User: "user", Input: "stdin"}
+	typed := func(more string) string {
+		return envelope(0, []byte(`{"process":{"cmd":"bash","args":["-i"]}`+more+`}`))
+	}
+	shell := func(input string) []policy.Action {
+		return []policy.Action{{Kind: policy.Exec, Command: "bash -i", User: "user", Input: input}}
+	}
 	inSrv := removes
 	inSrv.Cwd = "/srv"
 	for _, row := range []struct {
@@ -81,9 +87,14 @@ func TestGuardSeesWhatRequestsDo(t *testing.T) {
 		{"compressed", "49983", "POST", "/process.Process/Start", envelope(1, zipped(jsonStart)), []string{"Content-Type", "application/connect+json; charset=utf-8", "Connect-Content-Encoding", "gzip"}, []policy.Action{inSrv}},
 		{"in binary", "49983", "POST", "/process.Process/Start", envelope(0, binaryStart), []string{"Content-Type", "application/connect+proto"}, []policy.Action{removes}},
 		{"by gRPC", "49983", "POST", "/process.Process/Start", envelope(0, binaryStart), []string{"Content-Type", "application/grpc"}, []policy.Action{removes}},
-		{"as another user", "49983", "POST", "/process.Process/Start", envelope(0, binaryStart), []string{"Content-Type", "application/connect+proto", "Authorization", "Basic cm9vdDo="}, []policy.Action{{Kind: policy.Exec, Command: "rm -rf /", User: "root"}}},
+		{"as another user", "49983", "POST", "/process.Process/Start", envelope(0, binaryStart), []string{"Content-Type", "application/connect+proto", "Authorization", "Basic cm9vdDo="}, []policy.Action{{Kind: policy.Exec, Command: "rm -rf /", User: "root", Input: "stdin"}}},
+		{"a command with a terminal", "49983", "POST", "/process.Process/Start", typed(`,"pty":{"size":{"cols":80,"rows":24}},"stdin":false`), []string{"Content-Type", "application/connect+json"}, shell("pty")},
+		{"one that can be told more", "49983", "POST", "/process.Process/Start", typed(`,"stdin":true`), []string{"Content-Type", "application/connect+json"}, shell("stdin")},
+		{"one of which that is not said, which can", "49983", "POST", "/process.Process/Start", typed(""), []string{"Content-Type", "application/connect+json"}, shell("stdin")},
+		{"one that cannot", "49983", "POST", "/process.Process/Start", typed(`,"stdin":false`), []string{"Content-Type", "application/connect+json"}, shell("")},
 		{"code", "49999", "POST", "/execute", `{"code":"import os","language":"Python"}`, nil, []policy.Action{{Kind: policy.Exec, Command: "import os", Language: "python", User: "root"}}},
 		{"code without a language", "49999", "POST", "/execute", `{"code":"1"}`, nil, []policy.Action{{Kind: policy.Exec, Command: "1", Language: "python", User: "root"}}},
+		{"code of a kernel by its own name, which may be of any language", "49999", "POST", "/execute", `{"code":"1","language":"IR"}`, nil, []policy.Action{{Kind: policy.Exec, Command: "1", Language: "ir", User: "root", Unknown: policy.LanguageField}}},
 		{"a file", "49983", "GET", "/files?path=/etc/../etc/shadow&username=root", "", nil, []policy.Action{{Kind: policy.FileOut, File: "/etc/shadow", User: "root"}}},
 		{"a file of the home", "49983", "GET", "/files?path=notes/x", "", nil, []policy.Action{{Kind: policy.FileOut, File: "/home/user/notes/x", User: "user"}}},
 		{"a port", "8000", "GET", "/", "", nil, []policy.Action{{Kind: policy.Port, Port: 8000}}},

@@ -100,6 +100,8 @@ func TestStartsAreJudgedAsTheAgentReadsThem(t *testing.T) {
 		{"root has a number", startOf("id"), basic("Basic ", "0:"), "root", "id", ""},
 		{"with more zeros too", startOf("id"), basic("Basic ", "000:"), "root", "id", ""},
 		{"a shell elsewhere may be any program", startOf("/tmp/mine/bash", "-l", "-c", "ls"), "", "user", "/tmp/mine/bash -l -c ls", ""},
+		{"a variable before a command is none in a script, and a program's name in an argument", startOf("A=/tmp/x/y", "z"), "", "user", "'A=/tmp/x/y' z", ""},
+		{"what does not show is quoted", startOf("a\x1bb", "\r"), "", "user", "'a\x1bb' '\r'", ""},
 		{"and so in another PATH", elsewhere, "", "user", "bash -l -c ls", "PATH #ffb02bef471f85714aecccb94ff71b13"},
 	} {
 		t.Run(test.why, func(t *testing.T) {
@@ -122,7 +124,7 @@ func TestStartsAreJudgedAsTheAgentReadsThem(t *testing.T) {
 				res := toAgent(t, addr, "49983", "POST", "/process.Process/Start", sent.content,
 					"Content-Type", sent.contentType, "Connect-Content-Encoding", sent.encoding, "Authorization", test.authorization)
 				require.Equal(t, 200, res.StatusCode)
-				require.Equal(t, []policy.Action{{Kind: policy.Exec, User: test.user, Command: test.command, Env: test.env}}, a.actions, sent.contentType)
+				require.Equal(t, []policy.Action{{Kind: policy.Exec, User: test.user, Command: test.command, Env: test.env, Input: "stdin"}}, a.actions, sent.contentType)
 			}
 		})
 	}
@@ -134,7 +136,7 @@ func TestStartsActAsTheTemplatesUserWhenTheyNameNone(t *testing.T) {
 	message, err := proto.Marshal(startOf("id"))
 	require.NoError(t, err)
 	toAgent(t, addr, "49983", "POST", "/process.Process/Start", framed(0, message), "Content-Type", "application/connect+proto")
-	require.Equal(t, []policy.Action{{Kind: policy.Exec, User: "root", Command: "id"}}, a.actions)
+	require.Equal(t, []policy.Action{{Kind: policy.Exec, User: "root", Command: "id", Input: "stdin"}}, a.actions)
 }
 
 func TestCodeIsJudgedAsTheAgentReadsIt(t *testing.T) {

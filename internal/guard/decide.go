@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/audit"
@@ -183,20 +184,50 @@ func (g *Guard) record(s policy.Subject, kind audit.Kind, actor, what string, a 
 	})
 }
 
-// maxRecordedText bounds a command or code in a record, bytes; its hash is of all of it.
-const maxRecordedText = 2 << 10
+// What is recorded of one text of an action at most, as bytes of JSON: so that whoever chooses
+// one cannot push the others out of the record.
+const (
+	maxRecordedCommand = 2 << 10
+	maxRecordedText    = 512
+)
 
-// shortened is an action as it is recorded.
+// shortened is an action as it is recorded: where anything of it is cut, with the hash of
+// all of it.
 func shortened(a policy.Action) any {
-	if len(a.Command) <= maxRecordedText {
+	whole := a
+	for _, text := range []*string{&a.Command, &a.Path, &a.File, &a.Env, &a.Cwd, &a.User, &a.Language, &a.Method, &a.Header, &a.Name} {
+		most := maxRecordedText
+		if text == &a.Command || text == &a.Path || text == &a.File {
+			most = maxRecordedCommand
+		}
+		*text = cut(*text, most)
+	}
+	if a == whole {
 		return a
 	}
-	hash := a.Hash()
-	a.Command = strings.ToValidUTF8(a.Command[:maxRecordedText], "?") + "…"
 	return struct {
 		policy.Action
 		Hash string `json:"hash"`
-	}{a, hash}
+	}{a, whole.Hash()}
+}
+
+// cut cuts a text that takes more than so many bytes in JSON.
+func cut(text string, most int) string {
+	size := 0
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError, r == '<', r == '>', r == '&', r < ' ', r == 0x2028, r == 0x2029:
+			size += len(`\u0000`)
+		case r == '"', r == '\\':
+			size += 2
+		default:
+			size += utf8.RuneLen(r)
+		}
+		if size > most {
+			return text[:i] + "…"
+		}
+	}
+	return text
 }
 
 // maxWords bounds an action in words, for logs and messages.

@@ -2,8 +2,10 @@ package guard_test
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -368,4 +370,50 @@ func TestALengtheningIsTheCallersAndEndsWithHim(t *testing.T) {
 	require.Zero(t, holds(t, d, approval.Pending).Waiting)
 	require.Zero(t, inner.set)
 	require.Equal(t, "key:k1", records.last(t).Actor)
+}
+
+// Whatever is cut, a record says the rest, and the hash of all of it.
+func TestWhatIsLongHidesNothingInARecord(t *testing.T) {
+	info := sandbox.Info{ID: "i1", KeyID: "k1"}
+	long := strings.Repeat("\x01", 20<<10)
+	for about, a := range map[string]policy.Action{
+		"a command":       {Kind: policy.Exec, Command: "rm -rf / #" + long, User: "user", Cwd: "/srv"},
+		"variables":       {Kind: policy.Exec, Command: "rm -rf /", User: "user", Env: long},
+		"a folder":        {Kind: policy.Exec, Command: "rm -rf /", User: "user", Cwd: long},
+		"a user":          {Kind: policy.Exec, Command: "rm -rf /", User: long},
+		"a context":       {Kind: policy.Exec, Command: "rm -rf /", Language: "context " + long, Unknown: policy.LanguageField},
+		"all of these":    {Kind: policy.Exec, Command: "rm -rf / #" + long, User: long, Cwd: long, Env: long, Language: long},
+		"a file":          {Kind: policy.FileOut, File: "/secret/" + long, User: "user"},
+		"what is no text": {Kind: policy.Exec, Command: "rm -rf / " + strings.Repeat("\xff", 20<<10), User: "user"},
+	} {
+		w := newWorld(t, nil)
+		w.own(sandbox.NetworkOptions{})
+		_ = w.Admit(t.Context(), info, a)
+		raw := w.records.last(t).Detail
+		require.Less(t, len(raw), 8<<10, about)
+		var detail struct {
+			Action struct {
+				Command, File, Hash string
+			}
+		}
+		require.NoError(t, json.Unmarshal(raw, &detail), about)
+		require.Equal(t, a.Hash(), detail.Action.Hash, about)
+		require.Contains(t, detail.Action.Command+detail.Action.File, map[policy.Kind]string{policy.Exec: "rm -rf /", policy.FileOut: "/secret/"}[a.Kind], about)
+	}
+	w := newWorld(t, nil)
+	require.NoError(t, w.Admit(t.Context(), info, policy.Action{Kind: policy.Exec, Command: strings.Repeat("a", 2<<10), User: "user"}))
+	require.NotContains(t, string(w.records.last(t).Detail), "hash", "what is whole has none")
+}
+
+func TestACopySaysHowManyAndUnderWhichName(t *testing.T) {
+	d := &desk{state: approval.Denied}
+	w := newWorld(t, d, says(policy.Snapshot, policy.Ask))
+	copies := w.Sandboxes(&lasting{})
+	_, err := copies.Fork(t.Context(), "i1", sandbox.ForkRequest{Count: 100})
+	require.ErrorContains(t, err, "snapshot fork 100")
+	_, err = copies.Fork(t.Context(), "i1", sandbox.ForkRequest{Count: 1})
+	require.Error(t, err)
+	_, err = copies.Snapshot(t.Context(), "i1", sandbox.SnapshotRequest{Name: "release"})
+	require.ErrorContains(t, err, "snapshot snapshot release")
+	require.Len(t, d.asked, 3)
 }

@@ -81,7 +81,11 @@ func (s *guarded) Resume(ctx context.Context, id string, req sandbox.ResumeReque
 func (s *guarded) Fork(ctx context.Context, id string, req sandbox.ForkRequest) ([]sandbox.Fork, error) {
 	info, err := s.Get(id)
 	if err == nil {
-		err = s.guard.admitFor(ctx, info, audit.Lifecycle, "copy", policy.Action{Kind: policy.Snapshot, Copy: "fork"})
+		a := policy.Action{Kind: policy.Snapshot, Copy: "fork"}
+		if req.Count > 1 {
+			a.Count = req.Count
+		}
+		err = s.guard.admitFor(ctx, info, audit.Lifecycle, "copy", a)
 	}
 	if err == nil {
 		err = s.lifetime(ctx, info, req.Timeout)
@@ -96,7 +100,7 @@ func (s *guarded) Fork(ctx context.Context, id string, req sandbox.ForkRequest) 
 func (s *guarded) Snapshot(ctx context.Context, id string, req sandbox.SnapshotRequest) (store.Template, error) {
 	info, err := s.Get(id)
 	if err == nil {
-		err = s.guard.admitFor(ctx, info, audit.Lifecycle, "copy", policy.Action{Kind: policy.Snapshot, Copy: "snapshot"})
+		err = s.guard.admitFor(ctx, info, audit.Lifecycle, "copy", policy.Action{Kind: policy.Snapshot, Copy: "snapshot", Name: req.Name})
 	}
 	if err != nil {
 		return store.Template{}, err

@@ -95,6 +95,9 @@ type Action struct {
 	// Env are the variables it is given besides, by name, and a digest of their values:
 	// "LD_PRELOAD PATH #5c1e…". Values may be secret, and are not for people to read.
 	Env string `json:"env,omitempty"`
+	// Input is how it can be told more when it runs, which nobody judges: "pty" by a terminal,
+	// "stdin" by its standard input; empty is not at all.
+	Input string `json:"input,omitempty"`
 
 	// FileOut: absolute and clean.
 	File string `json:"file,omitempty"`
@@ -103,8 +106,11 @@ type Action struct {
 	CPUs        int           `json:"cpus,omitempty"`         // Resources
 	MemoryBytes int64         `json:"memoryBytes,omitempty"`  // Resources
 
-	// Copy is "snapshot" or "fork" (Snapshot).
-	Copy string `json:"copy,omitempty"`
+	// Snapshot. Copy is "snapshot" or "fork"; Count how many copies, when that is more than
+	// one; Name that of the snapshot, or of the one that is replaced.
+	Copy  string `json:"copy,omitempty"`
+	Count int    `json:"count,omitempty"`
+	Name  string `json:"name,omitempty"`
 }
 
 // Subject is the sandbox that an action is of, with the scopes it is in.

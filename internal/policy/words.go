@@ -27,7 +27,7 @@ import (
 //	port 8080
 //	lifetime 2h
 //	resources 4 8GiB
-//	snapshot fork
+//	snapshot fork                               also: snapshot fork 3, snapshot snapshot my-name
 //
 // Of a connection or request by name, "at ADDRESS" tells the address; without it that is
 // unknown. One argument is taken apart at spaces, with quotes as in a shell or in Go;
@@ -224,7 +224,7 @@ func parseRequest(a *Action, rest []string) ([]string, error) {
 }
 
 func parseExec(a *Action, words []string) error {
-	options := map[string]*string{"user": &a.User, "cwd": &a.Cwd, "language": &a.Language, "env": &a.Env}
+	options := map[string]*string{"user": &a.User, "cwd": &a.Cwd, "language": &a.Language, "env": &a.Env, "input": &a.Input}
 	for len(words) > 1 {
 		name, value, ok := strings.Cut(words[0], "=")
 		option := options[name]
@@ -293,13 +293,25 @@ func parseAnySize(text string) (int64, error) {
 	return parseSize(text)
 }
 
-func parseSnapshot(a *Action, words []string) error {
-	kind, err := single(words, "snapshot or fork")
-	if err != nil {
+func parseSnapshot(a *Action, words []string) (err error) {
+	if len(words) == 0 || len(words) > 2 {
+		return errors.New("say snapshot or fork, and at most the name of the snapshot or how many copies")
+	}
+	if _, err = oneOf("copy", words[:1], "snapshot", "fork"); err != nil {
 		return err
 	}
-	_, err = oneOf("copy", []string{kind}, "snapshot", "fork")
-	a.Copy = kind
+	a.Copy = words[0]
+	switch {
+	case len(words) == 1:
+	case a.Copy == "snapshot":
+		if a.Name = words[1]; a.Name == "" {
+			err = errors.New("the name of the snapshot is empty")
+		}
+	default:
+		if a.Count, err = strconv.Atoi(words[1]); err != nil || a.Count < 1 {
+			return fmt.Errorf("copies %.40q: use a whole number", words[1])
+		}
+	}
 	return err
 }
 
@@ -366,6 +378,12 @@ func (a Action) String() string {
 		words = append(words, strconv.Itoa(a.CPUs), formatSize(a.MemoryBytes))
 	case Snapshot:
 		words = append(words, a.Copy)
+		if a.Count != 0 {
+			words = append(words, strconv.Itoa(a.Count))
+		}
+		if a.Name != "" {
+			words = append(words, quote(a.Name))
+		}
 	}
 	return strings.Join(words, " ")
 }
@@ -420,7 +438,7 @@ func (a Action) hostWord() string {
 }
 
 func (a Action) execWords() (words []string) {
-	for _, option := range []struct{ name, value string }{{"user", a.User}, {"cwd", a.Cwd}, {"language", a.Language}, {"env", a.Env}} {
+	for _, option := range []struct{ name, value string }{{"user", a.User}, {"cwd", a.Cwd}, {"language", a.Language}, {"env", a.Env}, {"input", a.Input}} {
 		if option.value != "" {
 			words = append(words, quote(option.name+"="+option.value))
 		}

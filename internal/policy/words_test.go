@@ -45,6 +45,9 @@ func TestActionsAreReadInWords(t *testing.T) {
 		{"lifetime 2h", policy.Action{Kind: policy.Lifetime, Timeout: 2 * time.Hour}},
 		{"resources 4 8GiB", policy.Action{Kind: policy.Resources, CPUs: 4, MemoryBytes: 8 << 30}},
 		{"snapshot fork", policy.Action{Kind: policy.Snapshot, Copy: "fork"}},
+		{"snapshot fork 100", policy.Action{Kind: policy.Snapshot, Copy: "fork", Count: 100}},
+		{"snapshot snapshot my-name", policy.Action{Kind: policy.Snapshot, Copy: "snapshot", Name: "my-name"}},
+		{`exec input=pty "bash"`, policy.Action{Kind: policy.Exec, Command: "bash", Input: "pty"}},
 	} {
 		got, err := policy.ParseAction(tt.words)
 		require.NoError(t, err, tt.words)
@@ -97,6 +100,8 @@ func TestWordsThatSayNoActionAreRefused(t *testing.T) {
 		"resources 0 8GiB":                     "whole number",
 		"resources 4 8":                        "not a size",
 		"snapshot pause":                       "snapshot or fork",
+		"snapshot fork 0":                      "whole number",
+		"snapshot fork 1 2":                    "at most",
 	} {
 		_, err := policy.ParseAction(words)
 		require.ErrorContains(t, err, why, words)
