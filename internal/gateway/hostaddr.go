@@ -4,37 +4,44 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// hostAddressesAge is how long a reading of the host's addresses is used.
-const hostAddressesAge = 2 * time.Second
+const (
+	// hostAddressesAge is how long a reading of the host's addresses is used before
+	// they are read again, beside what goes on.
+	hostAddressesAge = 2 * time.Second
+	// hostAddressesMost is how old a reading may be: nobody asked for as long, and who
+	// asks now waits.
+	hostAddressesMost = 5 * time.Second
+)
 
 // hostAddresses knows what the host takes for itself: the kernel's table of
 // local addresses, which holds those of interfaces, their broadcast addresses
 // and local ranges without an interface.
 type hostAddresses struct {
-	mu       sync.Mutex
-	prefixes []netip.Prefix
-	read     time.Time
-	known    bool
+	last    atomic.Pointer[hostTable] // nil before the first
+	reading sync.Mutex
+}
+
+// hostTable is one reading.
+type hostTable struct {
+	prefixes []netip.Prefix // nil: they could never be read
+	at       time.Time
 }
 
 // own reports whether the host itself answers for addr. While the host's
 // addresses cannot be read, every address counts as its own.
 func (h *hostAddresses) own(addr netip.Addr) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if time.Since(h.read) > hostAddressesAge {
-		h.refresh()
-	}
-	if !h.known {
+	table := h.table()
+	if table.prefixes == nil {
 		return true
 	}
-	for _, prefix := range h.prefixes {
+	for _, prefix := range table.prefixes {
 		if prefix.Contains(addr) {
 			return true
 		}
@@ -42,15 +49,45 @@ func (h *hostAddresses) own(addr netip.Addr) bool {
 	return false
 }
 
-func (h *hostAddresses) refresh() {
+// table lets nobody wait for a reading that takes long, as on hosts with many routes,
+// while there is one that will do.
+func (h *hostAddresses) table() *hostTable {
+	table := h.last.Load()
+	if table == nil || table.olderThan(hostAddressesMost) {
+		h.reading.Lock()
+		defer h.reading.Unlock()
+		return h.read(hostAddressesMost)
+	}
+	if table.olderThan(hostAddressesAge) && h.reading.TryLock() {
+		go func() {
+			defer h.reading.Unlock()
+			h.read(hostAddressesAge)
+		}()
+	}
+	return table
+}
+
+func (t *hostTable) olderThan(age time.Duration) bool { return time.Since(t.at) > age }
+
+// read reads again what is older than age. What cannot be read stays as it was known.
+func (h *hostAddresses) read(age time.Duration) *hostTable {
+	last := h.last.Load()
+	if last != nil && !last.olderThan(age) {
+		return last // another reader was before this one
+	}
+	next := &hostTable{at: time.Now()}
 	prefixes, err := localTable()
 	if err != nil {
 		prefixes, err = interfaceAddresses()
 	}
-	if err == nil {
-		h.prefixes, h.known = prefixes, true
+	switch {
+	case err == nil:
+		next.prefixes = prefixes
+	case last != nil:
+		next.prefixes = last.prefixes
 	}
-	h.read = time.Now()
+	h.last.Store(next)
+	return next
 }
 
 func localTable() ([]netip.Prefix, error) {
@@ -59,7 +96,7 @@ func localTable() ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
-	var prefixes []netip.Prefix
+	prefixes := []netip.Prefix{}
 	for _, route := range routes {
 		if route.Dst == nil {
 			continue
@@ -76,7 +113,7 @@ func interfaceAddresses() ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
-	var prefixes []netip.Prefix
+	prefixes := []netip.Prefix{}
 	for _, address := range addresses {
 		network, ok := address.(*net.IPNet)
 		if !ok {
