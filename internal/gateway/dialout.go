@@ -79,7 +79,7 @@ type leadsNowhere struct{ error }
 // of a connection, or of datagrams, to it; 0 when there is none yet.
 func (n *Network) lookup(ctx context.Context, name string, port uint16, datagrams bool) ([]netip.Addr, error) {
 	question := dnsQuestion(name)
-	answer, err := n.resolvers.ask(ctx, question, false)
+	answer, err := n.ask(ctx, question, false)
 	if err != nil {
 		return nil, err
 	}

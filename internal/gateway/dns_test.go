@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -187,6 +188,41 @@ func TestPolicyIsReplacedWhileRunning(t *testing.T) {
 	require.Empty(t, ask(t, n, "udp", "a.example.", dns.TypeA).Answer)
 	n.SetPolicy(gateway.NewPublic())
 	require.Len(t, ask(t, n, "udp", "a.example.", dns.TypeA).Answer, 1)
+}
+
+func TestKeptAnswersAreJudgedAgain(t *testing.T) {
+	var asked atomic.Int32
+	records := zone(t, "a.example. 60 A 198.51.100.1", "a.example. 60 A 198.51.100.2")
+	n := newNetwork(t, withPolicy(gateway.NewPublic()), withResolvers(upstream(t, func(w dns.ResponseWriter, query *dns.Msg) {
+		asked.Add(1)
+		records(w, query)
+	})))
+	for range 3 {
+		require.Len(t, ask(t, n, "udp", "a.example.", dns.TypeA).Answer, 2)
+	}
+	require.EqualValues(t, 1, asked.Load(), "the name servers are asked once")
+
+	n.SetPolicy(gateway.DenyAll{})
+	answer := ask(t, n, "udp", "a.example.", dns.TypeA)
+	require.Equal(t, dns.RcodeNameError, answer.Rcode, "a name that is refused now is not answered from before")
+	require.Empty(t, answer.Answer)
+
+	n.SetPolicy(refusedAddress{netip.MustParseAddr("198.51.100.1")})
+	require.Len(t, ask(t, n, "udp", "a.example.", dns.TypeA).Answer, 1, "nor is an address")
+
+	n.SetPolicy(gateway.NewPublic())
+	require.Len(t, ask(t, n, "udp", "a.example.", dns.TypeA).Answer, 2)
+	require.EqualValues(t, 1, asked.Load())
+}
+
+// refusedAddress lets everything through but one address.
+type refusedAddress struct{ addr netip.Addr }
+
+func (p refusedAddress) Decide(_ context.Context, r gateway.Request) gateway.Decision {
+	if r.Destination.Addr() == p.addr {
+		return gateway.Decision{Reason: "refused"}
+	}
+	return gateway.Decision{Verdict: gateway.Allow}
 }
 
 func TestConnectionsAreJudgedWithTheNameAskedBefore(t *testing.T) {

@@ -71,6 +71,7 @@ type Network struct {
 	log       *slog.Logger
 	limits    Limits
 	resolvers *resolvers
+	answers   *answerCache
 	policy    atomic.Pointer[policyBox]
 	events    *events
 	names     *nameCache
@@ -183,6 +184,7 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		log:       cfg.Log,
 		limits:    limits,
 		resolvers: newResolvers(cfg.Resolvers),
+		answers:   newAnswerCache(),
 		events:    &events{notify: cfg.OnDecision},
 		names:     newNameCache(limits.Names),
 		accounts:  newAccounts(),

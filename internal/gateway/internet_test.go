@@ -56,7 +56,7 @@ func serveEach(listener net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// name has a name lead to addresses from now on.
+// name has a name lead to addresses from now on: nobody is to keep them.
 func (i *internet) name(name string, addresses ...string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -85,7 +85,7 @@ func (i *internet) resolve(w dns.ResponseWriter, query *dns.Msg) {
 	for _, address := range addresses {
 		if question.Qtype == dns.TypeA {
 			answer.Answer = append(answer.Answer, &dns.A{
-				Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.ParseIP(address).To4(),
+				Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(address).To4(),
 			})
 		}
 	}

@@ -140,7 +140,7 @@ func (n *Network) addressesOfHost(ctx context.Context, host string) ([]netip.Add
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr}, nil
 	}
-	answer, err := n.resolvers.ask(ctx, dnsQuestion(host), false)
+	answer, err := n.ask(ctx, dnsQuestion(host), false)
 	if err != nil {
 		return nil, err
 	}

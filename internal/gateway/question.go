@@ -95,7 +95,7 @@ func (n *Network) answerByServers(name string, query, answer *dns.Msg) {
 	// As judged: the case of letters would carry data out.
 	question.Name = dns.Fqdn(name)
 	option := query.IsEdns0()
-	found, err := n.resolvers.ask(n.ctx, question, option != nil && option.Do())
+	found, err := n.ask(n.ctx, question, option != nil && option.Do())
 	if err != nil {
 		n.log.Debug("name not resolved", "name", name, "error", err)
 		answer.Rcode = dns.RcodeServerFailure
