@@ -25,8 +25,7 @@ type arrival struct {
 
 	mu       sync.Mutex
 	answered bool        // the handshake was completed or refused
-	size     int         // of each buffer, bytes
-	taken    int         // of the budget for buffers, twice
+	taken    bufferSizes // of the budget; none of a connection with a fixedSize
 	inside   *insideConn // once the handshake was completed
 }
 
@@ -42,14 +41,16 @@ func (a *arrival) accept() error {
 	}
 	size := a.fixedSize
 	if size == 0 {
-		size = a.n.buffers.take()
-		a.taken = size
+		if a.taken == (bufferSizes{}) { // else it was tried before
+			a.taken = a.n.buffers.take()
+		}
+		size = a.taken.inside
 	}
 	inside, err := a.n.accept(a.request, size)
 	if err != nil {
 		return err
 	}
-	a.size, a.inside, a.answered = size, inside, true
+	a.inside, a.answered = inside, true
 	a.request.Complete(false)
 	return nil
 }
@@ -69,9 +70,7 @@ func (a *arrival) end() {
 		_ = inside.Close()
 		inside.settle(settleLimit)
 	}
-	if a.taken > 0 {
-		a.n.buffers.give(a.taken)
-	}
+	a.n.buffers.give(a.taken)
 }
 
 // reset ends the connection at once, whatever its state.
@@ -147,7 +146,7 @@ func (a *arrival) join(j judged, outside *outsideConn, m meter, first []byte) {
 	}
 	a.first.release()
 	a.n.counters.connectionsOut.Add(1)
-	limitHostBuffers(outside.tcp, a.size)
+	limitHostBuffers(outside.tcp, a.taken)
 	_ = a.inside.SetDeadline(time.Time{})
 	a.n.carryConnection(&carried{inside: a.inside, outside: outside, meter: m, first: first}, j)
 }

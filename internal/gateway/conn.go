@@ -40,8 +40,13 @@ func (c *insideConn) Read(b []byte) (int, error) {
 }
 
 func (c *insideConn) Write(b []byte) (int, error) {
-	count, err := c.TCPConn.Write(b)
-	return count, c.explain("write", err)
+	written := 0
+	for {
+		count, err := c.TCPConn.Write(b[written:min(len(b), written+segmentSize)])
+		if written += count; err != nil || written == len(b) {
+			return written, c.explain("write", err)
+		}
+	}
 }
 
 // explain gives an error of gonet the form of one of package net.

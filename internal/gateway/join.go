@@ -37,14 +37,13 @@ func (n *Network) join(c *carried) {
 	defer idle.stop()
 	defer c.inside.Close()
 	defer c.outside.Close()
-	fromOutside, err := c.fromOutside()
+	out, in, err := c.movers()
 	if err != nil {
 		c.abort()
 		return
 	}
-	fromInside := newInsideSource(c.inside, c.inside.endpoint, c.inside.queue)
-	fromInside.first, c.first = c.first, nil
-	defer fromInside.stop()
+	defer out.stop()
+	defer in.stop()
 	defer c.passResetOn()()
 
 	var other sync.WaitGroup
@@ -52,48 +51,76 @@ func (n *Network) join(c *carried) {
 	go func() {
 		defer other.Done()
 		defer n.guard("copy in")
-		carry(c.inside, fromOutside, idle, c.meter.in, c.abort)
+		carry(in, c.inside, idle, c.meter.in, c.abort)
 	}()
-	carry(c.outside, fromInside, idle, c.meter.out, c.abort)
+	if err := c.sendFirst(); err != nil {
+		c.abort()
+	} else {
+		carry(out, c.outside, idle, c.meter.out, c.abort)
+	}
 	other.Wait()
 }
 
-func (c *carried) fromOutside() (source, error) {
-	if c.outside.plain() {
-		return newOutsideSource(c.outside.tcp, true)
+// movers are of both directions.
+func (c *carried) movers() (out, in mover, err error) {
+	if !c.outside.plain() {
+		from := newInsideSource(c.inside, c.inside.endpoint, c.inside.queue)
+		return &copier{from, c.outside}, &copier{readerSource{c.outside}, c.inside}, nil
 	}
-	return readerSource{c.outside}, nil
+	if out, err = newOutlet(c.inside, c.outside.tcp); err != nil {
+		return nil, nil, err
+	}
+	if in, err = newIntake(c.inside, c.outside.tcp); err != nil {
+		out.stop()
+		return nil, nil, err
+	}
+	return out, in, nil
+}
+
+// sendFirst sends what was read from the inside before.
+func (c *carried) sendFirst() error {
+	if len(c.first) == 0 {
+		return nil
+	}
+	first := c.first
+	c.first = nil // the connection may be open for long
+	if err := c.meter.out.pass(len(first)); err != nil {
+		return err
+	}
+	_, err := c.outside.Write(first)
+	return err
 }
 
 // passResetOn resets the outside when the sandbox resets the inside, even while
 // a copy waits for the outside to take more. The stack tells of other changes in
 // the same way. The returned function stops it.
 func (c *carried) passResetOn() (stop func()) {
+	var aborts sync.WaitGroup
 	entry := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) {
 		if tcp.EndpointState(c.inside.endpoint.State()) == tcp.StateError {
-			c.outside.abort()
+			// Not here, where the endpoint is locked: the end of a socket waits for a
+			// mover that uses it, and that for the endpoint.
+			aborts.Go(c.outside.abort)
 		}
 	})
 	c.inside.queue.EventRegister(&entry)
-	return func() { c.inside.queue.EventUnregister(&entry) }
+	return func() {
+		c.inside.queue.EventUnregister(&entry)
+		aborts.Wait()
+	}
 }
 
-// source is the reading side of a connection. read waits until something can
-// be read and takes a buffer only then, so that a connection which is idle
-// holds none. The caller puts the chunk back, an empty one too. The error is io.EOF
-// at the end.
-type source interface {
-	read() (chunk, error)
+// mover moves the bytes of one direction. move waits until it has moved some, and says
+// how many; the error is io.EOF at the end. While it waits, for either side, it holds no
+// buffer unless it has to.
+type mover interface {
+	move() (int, error)
+	stop()
 }
 
-type sink interface {
-	io.Writer
-	CloseWrite() error
-}
-
-// carry copies until the source ends, and passes the end on.
-func carry(to sink, from source, idle *idleTimer, m direction, fail func()) {
-	if err := copyAll(to, from, idle, m); err != nil {
+// carry moves until the source ends, and passes the end on.
+func carry(m mover, to interface{ CloseWrite() error }, idle *idleTimer, d direction, fail func()) {
+	if err := moveAll(m, idle, d); err != nil {
 		fail()
 		return
 	}
@@ -102,17 +129,13 @@ func carry(to sink, from source, idle *idleTimer, m direction, fail func()) {
 	}
 }
 
-func copyAll(to io.Writer, from source, idle *idleTimer, m direction) error {
+func moveAll(m mover, idle *idleTimer, d direction) error {
 	for {
-		c, err := from.read()
+		count, err := m.move()
 		if err == nil {
 			idle.touch()
-			err = m.pass(c.count)
+			err = d.pass(count)
 		}
-		if err == nil {
-			_, err = to.Write(c.bytes())
-		}
-		c.putBack()
 		if err == io.EOF {
 			return nil
 		}
@@ -120,6 +143,31 @@ func copyAll(to io.Writer, from source, idle *idleTimer, m direction) error {
 			return err
 		}
 	}
+}
+
+// copier is the mover for a connection that is more than a socket: to a proxy, by TLS.
+type copier struct {
+	from source
+	to   io.Writer
+}
+
+func (c *copier) move() (int, error) {
+	read, err := c.from.read()
+	defer read.putBack()
+	if err != nil {
+		return 0, err
+	}
+	return c.to.Write(read.bytes())
+}
+
+func (c *copier) stop() { c.from.stop() }
+
+// source is the reading side of a connection. read waits until something can
+// be read. The caller puts the chunk back, an empty one too. The error is io.EOF
+// at the end.
+type source interface {
+	read() (chunk, error)
+	stop()
 }
 
 // idleTimer calls a function when touch was not called for a while. touch

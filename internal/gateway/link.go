@@ -40,8 +40,8 @@ type link struct {
 	readers sync.WaitGroup
 	started bool
 
-	mu         sync.RWMutex
-	dispatcher stack.NetworkDispatcher
+	attaching  sync.Mutex
+	dispatcher atomic.Pointer[stack.NetworkDispatcher] // nil: nobody gets frames
 
 	bytesOut, bytesIn, refused atomic.Uint64
 }
@@ -63,10 +63,14 @@ func newLink(ctx context.Context, queues [queueCount]*os.File, guard func(string
 
 // Attach starts the readers; with nil (the stack ends) it only stops delivery.
 func (l *link) Attach(dispatcher stack.NetworkDispatcher) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.dispatcher = dispatcher
-	if dispatcher == nil || l.started {
+	l.attaching.Lock()
+	defer l.attaching.Unlock()
+	if dispatcher == nil {
+		l.dispatcher.Store(nil)
+		return
+	}
+	l.dispatcher.Store(&dispatcher)
+	if l.started {
 		return
 	}
 	l.started = true
@@ -133,11 +137,8 @@ func (l *link) receive(frame *buffer.Buffer) {
 	packet.PktType = tcpip.PacketHost
 	packet.RXChecksumValidated = true // it never left this machine
 
-	l.mu.RLock()
-	dispatcher := l.dispatcher
-	l.mu.RUnlock()
-	if dispatcher != nil {
-		dispatcher.DeliverNetworkPacket(protocol, packet)
+	if dispatcher := l.dispatcher.Load(); dispatcher != nil {
+		(*dispatcher).DeliverNetworkPacket(protocol, packet)
 	}
 }
 
@@ -297,11 +298,7 @@ func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 }
 
 // IsAttached reports whether a stack listens.
-func (l *link) IsAttached() bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.dispatcher != nil
-}
+func (l *link) IsAttached() bool { return l.dispatcher.Load() != nil }
 
 // Wait returns when the readers have ended.
 func (l *link) Wait() { l.readers.Wait() }

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"io"
 	"net"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -94,4 +95,48 @@ func carryBoth(t *testing.T, conn net.Conn, size int) {
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
 	_, err := io.CopyN(io.Discard, conn, int64(size))
 	require.NoError(t, err)
+}
+
+// TestConnectionsThatNobodyReadsHoldLittle has a server send without end to programs that
+// read nothing.
+func TestConnectionsThatNobodyReadsHoldLittle(t *testing.T) {
+	const count = 200
+	listener, err := net.Listen("tcp4", hostAddress(t)+":0")
+	require.NoError(t, err)
+	defer listener.Close()
+	piece := make([]byte, 64<<10)
+	go serveEach(listener, func(conn net.Conn) {
+		for err := error(nil); err == nil; {
+			_, err = conn.Write(piece)
+		}
+	})
+	n := newNetwork(t, func(c *gateway.Config) { c.Limits = gateway.Limits{BufferBytes: 1 << 20} })
+	before := heap()
+	require.NoError(t, inside(t, n, func() error {
+		dialer := net.Dialer{Timeout: 10 * time.Second, Control: func(_, _ string, raw syscall.RawConn) error {
+			return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) })
+		}}
+		for range count {
+			conn, err := dialer.Dial("tcp4", listener.Addr().String())
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+		return nil
+	}))
+	last := uint64(0)
+	require.Eventually(t, func() bool { // until nothing moves any more
+		now := uint64(0)
+		for _, d := range n.Destinations() {
+			now += d.BytesIn
+		}
+		still := now == last
+		last = now
+		return still
+	}, 30*time.Second, 500*time.Millisecond)
+	runtime.GC() // the first pass only takes things out of pools
+	held := int64(heap()) - int64(before)
+	t.Logf("%d KiB for each connection", held/count/1024)
+	require.Less(t, held, int64(count*64<<10), "what waits for those who do not read stays in the host's sockets")
 }

@@ -142,10 +142,11 @@ func (d direction) pass(count int) error {
 	return limit.WaitN(d.ctx, count)
 }
 
-// newBandwidth returns nil for no limit. What is moved at once must fit.
+// newBandwidth returns nil for no limit. What is moved at once must fit, and comes on
+// top where bytes are counted when they have been moved.
 func newBandwidth(bytesPerSecond int) *rate.Limiter {
 	if bytesPerSecond <= 0 {
 		return nil
 	}
-	return rate.NewLimiter(rate.Limit(bytesPerSecond), max(chunkSize, bytesPerSecond/10))
+	return rate.NewLimiter(rate.Limit(bytesPerSecond), max(chunkSize, bytesPerSecond/10-chunkSize))
 }

@@ -7,12 +7,17 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// chunkSize is how much is moved at once, bytes: more than the largest
+// chunkSize is how much is moved at once at most, bytes: more than the largest
 // datagram.
 const chunkSize = 64 << 10
+
+// segmentSize is the most that goes into one packet to the sandbox, bytes. What is
+// longer becomes two, of which the second, however short, costs as much as the first.
+const segmentSize = deviceMTU - header.IPv4MinimumSize - header.TCPHeaderMaximumSize
 
 // chunk is a pooled buffer with the bytes read into it. The zero chunk holds
 // none.
@@ -40,7 +45,6 @@ type insideSource struct {
 	queue    *waiter.Queue
 	entry    waiter.Entry
 	notify   chan struct{}
-	first    []byte // was read before
 }
 
 const readable = waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr
@@ -56,14 +60,6 @@ func newInsideSource(conn io.Reader, endpoint tcpip.Endpoint, queue *waiter.Queu
 func (s *insideSource) stop() { s.queue.EventUnregister(&s.entry) }
 
 func (s *insideSource) read() (chunk, error) {
-	if len(s.first) > 0 {
-		c := takeChunk()
-		c.count = copy(c.buffer[:], s.first)
-		if s.first = s.first[c.count:]; len(s.first) == 0 {
-			s.first = nil // the connection may be open for long
-		}
-		return c, nil
-	}
 	for s.endpoint.Readiness(readable) == 0 {
 		<-s.notify
 	}
@@ -73,22 +69,21 @@ func (s *insideSource) read() (chunk, error) {
 	return c, err
 }
 
-// outsideSource reads from a socket of the host.
+// outsideSource reads datagrams from a socket of the host.
 type outsideSource struct {
-	raw      syscall.RawConn
-	emptyEnd bool // reading nothing is the end, as on a stream
+	raw syscall.RawConn
 	// try is the callback of raw.Read, which fills got and err.
 	try func(fd uintptr) bool
 	got chunk
 	err error
 }
 
-func newOutsideSource(conn syscall.Conn, stream bool) (*outsideSource, error) {
+func newOutsideSource(conn syscall.Conn) (*outsideSource, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	s := &outsideSource{raw: raw, emptyEnd: stream}
+	s := &outsideSource{raw: raw}
 	s.try = s.tryRead
 	return s, nil
 }
@@ -98,23 +93,19 @@ func (s *outsideSource) read() (chunk, error) {
 	if err := s.raw.Read(s.try); err != nil {
 		return chunk{}, err
 	}
-	if s.err == nil && s.got.count == 0 && s.emptyEnd {
-		return s.got, io.EOF
-	}
 	return s.got, s.err
 }
 
+func (s *outsideSource) stop() {}
+
 func (s *outsideSource) tryRead(fd uintptr) bool {
 	c := takeChunk()
-	count, err := unix.Read(int(fd), c.buffer[:])
-	for err == unix.EINTR {
-		count, err = unix.Read(int(fd), c.buffer[:])
-	}
+	count, err := readSocket(int(fd), c.buffer[:])
 	if err == unix.EAGAIN {
 		c.putBack()
 		return false
 	}
-	c.count = max(count, 0)
+	c.count = count
 	s.got, s.err = c, err
 	return true
 }
@@ -122,6 +113,8 @@ func (s *outsideSource) tryRead(fd uintptr) bool {
 // readerSource reads from what has no socket of its own to wait at, with a buffer
 // at all times.
 type readerSource struct{ from io.Reader }
+
+func (readerSource) stop() {}
 
 func (s readerSource) read() (chunk, error) {
 	c := takeChunk()

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -19,6 +20,8 @@ const agentPatience = 5 * time.Second
 // stale are connections inside whose other end was lost with another process and
 // that are not to be answered yet.
 type stale struct {
+	some atomic.Bool // there may be some in open: asked for each frame
+
 	mu   sync.Mutex
 	open map[stack.TransportEndpointID]struct{} // its local end is the gateway's; empty most of the time
 }
@@ -37,6 +40,7 @@ func (s *stale) keepAgents(lost []stack.TransportEndpointID) (others []stack.Tra
 			others = append(others, id)
 		}
 	}
+	s.some.Store(len(s.open) > 0)
 	return others
 }
 
@@ -54,6 +58,7 @@ func (s *stale) takeAll() []stack.TransportEndpointID {
 		all = append(all, id)
 	}
 	s.open = nil
+	s.some.Store(false)
 	return all
 }
 
@@ -67,11 +72,11 @@ func (s *stale) forget(id stack.TransportEndpointID) {
 // has tells whether a frame that checkFrame let through, by its first bytes, is of
 // such a connection.
 func (s *stale) has(first []byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.open) == 0 {
+	if !s.some.Load() {
 		return false
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	ip := header.IPv4(first[header.EthernetMinimumSize:])
 	if len(ip) < header.IPv4MinimumSize || ip.TransportProtocol() != header.TCPProtocolNumber ||
 		len(ip) < int(ip.HeaderLength())+portsLen {

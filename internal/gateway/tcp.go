@@ -72,13 +72,12 @@ func (n *Network) carryConnection(c *carried, j judged) {
 
 // limitHostBuffers keeps a sandbox with many connections from filling the
 // kernel's buffers, too. The kernel tunes those of the first few.
-func limitHostBuffers(outside *net.TCPConn, size int) {
-	if size >= defaultBuffer {
+func limitHostBuffers(outside *net.TCPConn, sizes bufferSizes) {
+	if sizes.inside >= defaultBuffer {
 		return
 	}
-	size = max(size, minHostBuffer)
-	_ = outside.SetReadBuffer(size) // the connection works without
-	_ = outside.SetWriteBuffer(size)
+	_ = outside.SetReadBuffer(sizes.host) // the connection works without
+	_ = outside.SetWriteBuffer(sizes.host)
 }
 
 // accept completes the handshake inside. size is that of each buffer, bytes; 0

@@ -90,7 +90,7 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 		return
 	}
 	defer n.forget(flow)
-	fromOutside, err := newOutsideSource(outside, false)
+	fromOutside, err := newOutsideSource(outside)
 	if err != nil {
 		return
 	}
