@@ -76,6 +76,9 @@ type Config struct {
 	Log     *slog.Logger
 	// Told is given each line of each build's log at once; nil is nobody.
 	Told func(Entry)
+	// Admit decides on a build, with all commands it will run, before it is started; it may
+	// take as long as a person does. Nil lets all be built.
+	Admit func(ctx context.Context, b store.Build, commands []Command) error
 }
 
 // Builds runs builds. Safe for concurrent use, also by several processes on one
@@ -230,21 +233,35 @@ func (b *Builds) giveUp(ctx context.Context, id, reason string) error {
 	return err
 }
 
+// waiting is the record of a build that was not started yet.
+func (b *Builds) waiting(ctx context.Context, id string) (store.Build, error) {
+	record, err := b.config.Store.Build(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return record, ErrNotFound
+	}
+	if err == nil && record.State != store.BuildWaiting {
+		err = ErrStarted
+	}
+	return record, err
+}
+
 // Start lets a build that was requested wait for its turn and run. It checks the
-// plan: *sandbox.InvalidError. ErrNotFound, ErrStarted, ErrTooMany.
+// plan: *sandbox.InvalidError. ErrNotFound, ErrStarted, ErrTooMany, or that of Config.Admit.
 func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 	if err := plan.check(); err != nil {
 		return err
 	}
-	record, err := b.config.Store.Build(ctx, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return ErrNotFound
-	}
+	record, err := b.waiting(ctx, id)
 	if err != nil {
 		return err
 	}
-	if record.State != store.BuildWaiting {
-		return ErrStarted
+	if b.config.Admit != nil {
+		if err := b.config.Admit(ctx, record, plan.Commands()); err != nil {
+			return err
+		}
+		if record, err = b.waiting(ctx, id); err != nil { // it may have taken long
+			return err
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

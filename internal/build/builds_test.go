@@ -1,6 +1,8 @@
 package build
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -110,4 +112,32 @@ func TestAnUploadEndsWhenTheDiskIsFull(t *testing.T) {
 	r := &uploadReader{ctx: t.Context(), r: strings.NewReader("archive"), free: func() int64 { return spareBytes - 1 }}
 	_, err := r.Read(make([]byte, 10))
 	require.ErrorIs(t, err, ErrFull)
+}
+
+func TestABuildThatIsNotAdmittedIsNotStarted(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	for range atOnce {
+		b.turns <- struct{}{}
+	}
+	var asked []Command
+	refuse := errors.New("not so")
+	b.config.Admit = func(_ context.Context, r store.Build, commands []Command) error {
+		require.Equal(t, "key", r.KeyID)
+		asked = commands
+		return refuse
+	}
+	r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: "mine"})
+	require.NoError(t, err)
+	plan := planOfNothing
+	plan.StartCmd = "serve"
+	require.ErrorIs(t, b.Start(t.Context(), r.ID, plan), refuse)
+	require.Equal(t, "serve", asked[len(asked)-1].Text)
+	now, err := b.Get(t.Context(), r.ID)
+	require.NoError(t, err)
+	require.Equal(t, store.BuildWaiting, now.State)
+	refuse = nil
+	require.NoError(t, b.Start(t.Context(), r.ID, plan), "rules may change")
+	for range atOnce {
+		<-b.turns
+	}
 }

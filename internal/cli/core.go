@@ -18,6 +18,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/gateway"
 	"github.com/tombolo-dev/tombolo/internal/guard"
 	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
@@ -178,7 +179,20 @@ func makeNetwork(g *guard.Guard, t *telemetry.Telemetry) func(context.Context, s
 func (c *core) openBuilds(ctx context.Context, told func(build.Entry)) (*build.Builds, error) {
 	return build.New(ctx, build.Config{
 		DataDir: c.config.Data, Manager: c.manager, Store: c.store, Images: c.images(), Log: c.log, Told: told,
+		Admit: c.admitBuild,
 	})
+}
+
+// admitBuild has the rules of a key decide on what it builds.
+func (c *core) admitBuild(ctx context.Context, b store.Build, commands []build.Command) error {
+	if b.KeyID == "" {
+		return nil // root's own
+	}
+	actions := []policy.Action{{Kind: policy.Resources, CPUs: b.CPUs, MemoryBytes: b.MemoryBytes}}
+	for _, command := range commands {
+		actions = append(actions, policy.Action{Kind: policy.Exec, Command: command.Text, User: command.User})
+	}
+	return c.gate.guard.AdmitBuild(ctx, policy.Subject{KeyID: b.KeyID, TemplateID: b.TemplateID, TemplateName: b.Alias}, actions)
 }
 
 // images makes root images in the data folder.

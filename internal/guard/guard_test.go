@@ -417,3 +417,26 @@ func TestACopySaysHowManyAndUnderWhichName(t *testing.T) {
 	require.ErrorContains(t, err, "snapshot snapshot release")
 	require.Len(t, d.asked, 3)
 }
+
+func TestABuildIsJudgedByWhatItRuns(t *testing.T) {
+	s := policy.Subject{KeyID: "k1", TemplateID: "t1", TemplateName: "mine"}
+	commands := []policy.Action{
+		{Kind: policy.Resources, CPUs: 8, MemoryBytes: 1 << 30},
+		{Kind: policy.Exec, Command: "make", User: "user"}, {Kind: policy.Exec, Command: "apt-get install -y jq", User: "root"},
+	}
+	w := newWorld(t, nil)
+	require.NoError(t, w.AdmitBuild(t.Context(), s, commands))
+	require.Len(t, w.records.all, 2, "its commands are recorded")
+	require.Equal(t, "key:k1", w.records.all[0].Actor)
+	require.Equal(t, "build", w.records.all[0].What)
+	large := policy.Table{Scope: server, Rules: []policy.Rule{{Name: "large", Kind: policy.Resources, Decision: policy.Deny, Match: []policy.Match{{CPUsOver: 4}}}}}
+	root := policy.Table{Scope: policy.Scope{Kind: policy.KeyScope, ID: "k1"}, Rules: []policy.Rule{{Name: "root", Kind: policy.Exec, Decision: policy.Deny, Match: []policy.Match{{User: []string{"root"}}}}}}
+	for rule, table := range map[string]policy.Table{"large": large, "root": root} {
+		w := newWorld(t, nil, table)
+		err := w.AdmitBuild(t.Context(), s, commands)
+		var denied *sandbox.DeniedError
+		require.ErrorAs(t, err, &denied)
+		require.Equal(t, rule, denied.Rule)
+		require.Equal(t, rule, w.records.last(t).Rule)
+	}
+}

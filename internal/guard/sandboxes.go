@@ -138,6 +138,21 @@ func CheckRules(rules policy.Table) error {
 	return nil
 }
 
+// AdmitBuild decides on what a build of a template will do, each action by itself, and records
+// its commands. A refusal is a *sandbox.DeniedError.
+func (g *Guard) AdmitBuild(ctx context.Context, s policy.Subject, actions []policy.Action) error {
+	for _, a := range actions {
+		kind := audit.Lifecycle
+		if a.Kind == policy.Exec {
+			kind = audit.Exec
+		}
+		if err := g.admit(ctx, s, nil, kind, "build", a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Admit implements edge.Guard. Ports are recorded when they are first admitted, since
 // a page may ask for them a thousand times.
 func (g *Guard) Admit(ctx context.Context, info sandbox.Info, a policy.Action) error {
@@ -226,6 +241,9 @@ func (g *Guard) actor(ctx context.Context, s policy.Subject, kind policy.Kind) s
 	}
 	if kind == policy.Port {
 		return "visitor"
+	}
+	if s.SandboxID == "" {
+		return "key:" + s.KeyID
 	}
 	return "token:" + s.SandboxID
 }
