@@ -31,10 +31,12 @@ type fold struct {
 	actors map[source]*folding
 }
 
-// source is what has a rate of its own: many processes do not hide a connection.
+// source is what has a rate of its own: many processes do not hide a connection, nor
+// many that were refused one that was allowed.
 type source struct {
-	actor string
-	kind  Kind
+	actor    string
+	kind     Kind
+	decision string
 }
 
 // folding is one actor's.
@@ -62,10 +64,10 @@ func (f *fold) pass(r Record) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := f.actors[source{r.Actor, r.Kind}]
+	a := f.actors[source{r.Actor, r.Kind, r.Decision}]
 	if a == nil {
 		a = &folding{tokens: foldBurst, at: r.Time, held: map[foldKey]*Record{}, over: map[string]int{}}
-		f.actors[source{r.Actor, r.Kind}] = a
+		f.actors[source{r.Actor, r.Kind, r.Decision}] = a
 	}
 	a.fill(r.Time)
 	if a.tokens >= 1 {

@@ -132,6 +132,23 @@ func TestAFloodIsFoldedAndOnlyTheFloodersRecords(t *testing.T) {
 	require.NotZero(t, leftOut)
 }
 
+func TestARefusedFloodHidesNothingThatWasAllowed(t *testing.T) {
+	dir := folder(t)
+	l := open(t, dir, audit.Options{})
+	for i := range 5000 {
+		l.Append(audit.Record{Kind: audit.Network, Actor: "sandbox:s", SandboxID: "s", What: "send", Decision: "deny", Detail: audit.Detail(map[string]int{"port": i})})
+	}
+	l.Append(audit.Record{Kind: audit.Network, Actor: "sandbox:s", SandboxID: "s", What: "connect", Decision: "allow", Rule: "upload"})
+	require.NoError(t, l.Close())
+	var rules []string
+	for _, r := range records(t, dir, audit.Filter{Sandbox: "s"}) {
+		if r.Decision == "allow" {
+			rules = append(rules, r.Rule)
+		}
+	}
+	require.Equal(t, []string{"upload"}, rules)
+}
+
 func TestAKilledWriterLeavesALogThatIsWhole(t *testing.T) {
 	if dir := os.Getenv("AUDIT_TEST_WRITE"); dir != "" {
 		writeUntilKilled(dir)

@@ -124,6 +124,7 @@ func (a *arrival) carry(j judged, first []byte) {
 		a.failed(j.request, first, err)
 		return
 	}
+	j.dialled = outside.to
 	a.join(j, outside, a.n.meter(j.request), first)
 }
 

@@ -12,7 +12,8 @@ import (
 // outsideConn is a connection of the host's to where a sandbox wants to.
 type outsideConn struct {
 	net.Conn
-	tcp *net.TCPConn // below Conn; the same unless a proxy wants TLS
+	tcp *net.TCPConn   // below Conn; the same unless a proxy wants TLS
+	to  netip.AddrPort // what was connected to, by a proxy too
 }
 
 // CloseWrite ends the direction out.
@@ -41,8 +42,10 @@ func (n *Network) dialJudged(ctx context.Context, r Request) (*outsideConn, erro
 	}
 	var failed []error
 	for _, addr := range addresses {
-		conn, err := n.dialTCP(ctx, netip.AddrPortFrom(addr, r.Destination.Port()))
+		to := netip.AddrPortFrom(addr, r.Destination.Port())
+		conn, err := n.dialTCP(ctx, to)
 		if err == nil {
+			conn.to = to
 			return conn, nil
 		}
 		if failed = append(failed, err); ctx.Err() != nil {
@@ -78,6 +81,10 @@ type leadsNowhere struct{ error }
 // remembers those that the policy lets through; never none without an error. port is that
 // of a connection, or of datagrams, to it; 0 when there is none yet.
 func (n *Network) lookup(ctx context.Context, name string, port uint16, datagrams bool) ([]netip.Addr, error) {
+	if !n.questions.Allow() {
+		n.counters.overLimit.Add(1)
+		return nil, errors.New("too many questions for names from this sandbox")
+	}
 	question := dnsQuestion(name)
 	answer, err := n.ask(ctx, question, false)
 	if err != nil {
@@ -133,8 +140,9 @@ func (n *Network) dialer() *net.Dialer {
 // network.
 type loaned struct {
 	*outsideConn
-	n     *Network
-	close sync.Once
+	n       *Network
+	request Request // that it was made for
+	close   sync.Once
 }
 
 // Close ends the connection.
@@ -143,8 +151,8 @@ func (c *loaned) Close() error {
 	return c.outsideConn.Close()
 }
 
-func (n *Network) loan(conn *outsideConn) (net.Conn, error) {
-	c := &loaned{outsideConn: conn, n: n}
+func (n *Network) loan(conn *outsideConn, r Request) (net.Conn, error) {
+	c := &loaned{outsideConn: conn, n: n, request: r}
 	if !n.track(c) {
 		conn.abort()
 		return nil, ErrClosed

@@ -56,6 +56,10 @@ func (n *Network) readQuestions(conn *gonet.UDPConn) {
 }
 
 func (n *Network) answerLater(conn *gonet.UDPConn, from net.Addr, question []byte) {
+	if !n.questions.Allow() {
+		n.counters.overLimit.Add(1)
+		return
+	}
 	select {
 	case n.dnsSlots <- struct{}{}:
 	default:
@@ -118,6 +122,9 @@ func (a *arrival) serveQuestions() {
 }
 
 func (n *Network) answerNow(conn *dns.Conn, query *dns.Msg) bool {
+	if n.questions.Wait(n.ctx) != nil {
+		return false
+	}
 	select {
 	case n.dnsSlots <- struct{}{}:
 		defer func() { <-n.dnsSlots }()

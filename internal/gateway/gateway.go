@@ -26,8 +26,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -79,6 +81,8 @@ type Network struct {
 	accounts  *accounts
 	buffers   *bufferBudget
 	arrivals  *rate.Limiter // of TCP connections out
+	newFlows  *rate.Limiter
+	questions *rate.Limiter // for names, of programs and of our own
 	ledger    *ledger
 	stale     stale
 	changes   atomic.Uint64 // of what policies say; see era
@@ -105,7 +109,7 @@ type Network struct {
 	closed  bool
 	open    map[closer]struct{}
 	allowed map[closer]judged // those of open that a policy allowed
-	leaving []*insideConn     // closed, with data the sandbox has not taken
+	leaving []leaving         // the one closed first is the first
 	working sync.WaitGroup    // every goroutine that is not the stack's
 	// stopTimer stops the end of what is stale.
 	stopTimer func()
@@ -190,6 +194,8 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		accounts:  newAccounts(),
 		buffers:   newBufferBudget(limits.BufferBytes),
 		arrivals:  rate.NewLimiter(rate.Limit(limits.NewConnections), 2*limits.NewConnections),
+		newFlows:  rate.NewLimiter(rate.Limit(limits.NewFlows), 2*limits.NewFlows),
+		questions: rate.NewLimiter(rate.Limit(limits.Questions), 2*limits.Questions),
 		inside:    newInsideServer(cfg.Inside),
 		public:    NewPublic(),
 
@@ -312,17 +318,30 @@ func (n *Network) untrack(c closer) {
 	delete(n.open, c)
 }
 
-// maxLeaving is how many closed connections may still have data for the
-// sandbox.
-const maxLeaving = 64
+// Of closed connections that still have data for the sandbox, maxLeaving may stay as long
+// as they like, and leavingAtMost for leavingTime: a burst of them is no sandbox that takes
+// nothing.
+const (
+	maxLeaving    = 64
+	leavingAtMost = 1024
+	leavingTime   = 10 * time.Second
+)
+
+// leaving is a connection that was closed, with data the sandbox has not taken.
+type leaving struct {
+	*insideConn
+	since time.Time
+}
 
 // leave lets a closed connection deliver what it has; beyond the limit the one
 // closed first is reset.
 func (n *Network) leave(c *insideConn) {
 	n.mu.Lock()
 	var oldest *insideConn
-	if n.leaving = append(n.leaving, c); len(n.leaving) > maxLeaving {
-		oldest, n.leaving = n.leaving[0], n.leaving[1:]
+	n.leaving = slices.DeleteFunc(n.leaving, func(l leaving) bool { return !l.hasData() })
+	n.leaving = append(n.leaving, leaving{c, time.Now()})
+	if over := len(n.leaving); over > leavingAtMost || over > maxLeaving && time.Since(n.leaving[0].since) > leavingTime {
+		oldest, n.leaving = n.leaving[0].insideConn, n.leaving[1:]
 	}
 	n.mu.Unlock()
 	if oldest != nil {

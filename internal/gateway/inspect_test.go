@@ -243,7 +243,7 @@ func TestStandInsOutliveTheProcessAndAPause(t *testing.T) {
 
 func TestOldestStandInIsForgotten(t *testing.T) {
 	i := newInternet(t)
-	n := i.network(&rules{})
+	n := i.network(&rules{}, func(c *gateway.Config) { c.Limits.Questions = 100_000 })
 	first, err := lookUp(t, n, "first.example")
 	require.NoError(t, err)
 	conn, err := dialFromInside(t, n, "udp", "10.0.0.1:53")
@@ -330,4 +330,43 @@ func TestDestinationsAreCounted(t *testing.T) {
 		{Name: "a.example", Port: 22, Protocol: gateway.TCP, Connections: 1, BytesOut: 5, BytesIn: 5},
 		{Address: netip.MustParseAddr("10.9.9.9"), Port: 1, Protocol: gateway.TCP, Denied: 1},
 	}, n.Destinations())
+}
+
+// Many that were refused leave room for what was not.
+func TestRefusedDestinationsAreNotInTheWayOfOthers(t *testing.T) {
+	i := newInternet(t)
+	i.serve("203.0.113.5:22", echo)
+	n := i.network(&rules{opaque: true, allow: []string{"a.example"}, silent: true})
+	for port := range 600 {
+		_, err := dialFromInside(t, n, "tcp4", fmt.Sprintf("10.9.9.9:%d", port+1))
+		require.Error(t, err)
+	}
+	i.name("a.example", "203.0.113.5")
+	conn, err := connect(t, n, "a.example", "22")
+	require.NoError(t, err)
+	_, err = conn.Write([]byte("12345"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 5))
+	require.NoError(t, err)
+	all := n.Destinations()
+	require.Equal(t, gateway.Destination{Name: "a.example", Port: 22, Protocol: gateway.TCP, Connections: 1, BytesOut: 5, BytesIn: 5}, all[0])
+	refused := uint64(0)
+	for _, d := range all {
+		refused += d.Denied
+	}
+	require.EqualValues(t, 600, refused, "none is lost")
+	require.Less(t, len(all), 600)
+}
+
+// Another table stands for the same names by other addresses: what a program remembers of one
+// leads nowhere in the other.
+func TestStandInsOfTwoSandboxesDiffer(t *testing.T) {
+	i := newInternet(t)
+	var first []netip.Addr
+	for range 3 {
+		addr, err := lookUp(t, i.network(&rules{}), "first.example")
+		require.NoError(t, err)
+		first = append(first, addr)
+	}
+	require.False(t, first[0] == first[1] && first[1] == first[2], "%v", first)
 }

@@ -13,6 +13,9 @@ type judged struct {
 	// enough: the verdict Inspect keeps it open too, since all within is judged by itself.
 	enough bool
 	era    era
+	// dialled is what the name of a held one led to. It is judged as well, with rules on
+	// addresses.
+	dialled netip.AddrPort
 }
 
 // era is a time in which judgements stay what they are: it ends when the policy is
@@ -121,7 +124,16 @@ func (n *Network) stillAllowed(c closer, j judged) bool {
 
 func (n *Network) allowsAgain(ctx context.Context, j judged) bool {
 	j.request.Again = true
-	return j.allowedBy(n.decide(ctx, j.request).Verdict)
+	return j.allowedBy(n.decide(ctx, j.request).Verdict) && n.mayLead(ctx, j.request, j.dialled)
+}
+
+// mayLead tells whether the name of a request that was held may still lead to an address.
+// Of others the address was judged with the request.
+func (n *Network) mayLead(ctx context.Context, r Request, to netip.AddrPort) bool {
+	if !r.Held || !to.IsValid() {
+		return true
+	}
+	return n.decide(ctx, Request{Protocol: DNSAnswer, Destination: to, Name: r.Name, Datagrams: r.Protocol == UDP}).Allowed()
 }
 
 func (n *Network) forget(c closer) {
@@ -145,7 +157,18 @@ func (n *Network) Recheck(ctx context.Context) error {
 	for c, j := range n.allowed {
 		open[c] = j
 	}
+	var kept []*loaned
+	for c := range n.open {
+		if l, ok := c.(*loaned); ok {
+			kept = append(kept, l)
+		}
+	}
 	n.mu.Unlock()
+	for _, l := range kept {
+		if !n.mayLead(ctx, l.request, l.to) {
+			l.abort()
+		}
+	}
 	for c, j := range open {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -10,7 +10,9 @@ type Limits struct {
 	Pending        int           // TCP connections out that are being judged or dialled: 256
 	Held           int           // connections, flows and requests that wait for an answer: 64
 	UDPFlows       int           // pairs of a UDP address inside and one outside: 512
+	NewFlows       int           // flows that are begun, a second, twice that at once: 500
 	DNSInFlight    int           // questions being answered: 64
+	Questions      int           // questions for names, a second, twice that at once: 500
 	Names          int           // pairs of an address and a name asked for that are remembered: 4096
 	BufferBytes    int           // shared by the buffers of TCP connections out: 64 MiB
 	BandwidthOut   int           // of what connections and flows carry out, bytes a second: none
@@ -26,7 +28,9 @@ func (l Limits) withDefaults() Limits {
 	setDefault(&l.Pending, 256)
 	setDefault(&l.Held, 64)
 	setDefault(&l.UDPFlows, 512)
+	setDefault(&l.NewFlows, 500)
 	setDefault(&l.DNSInFlight, 64)
+	setDefault(&l.Questions, 500)
 	setDefault(&l.Names, 4096)
 	setDefault(&l.BufferBytes, 64<<20)
 	setDefault(&l.DialTimeout, 30*time.Second)

@@ -27,14 +27,19 @@ type Destination struct {
 	BytesIn     uint64
 }
 
-// maxDestinations is how many are told apart in one network.
-const maxDestinations = 512
+// How many destinations are told apart in one network: of those that were connected to,
+// and of those of which all was refused, which must not be in the way of the others.
+const (
+	maxDestinations = 512
+	maxRefused      = 256
+)
 
 // accounts keeps count for each destination.
 type accounts struct {
-	mu     sync.Mutex
-	byKey  map[accountKey]*account
-	others account
+	mu      sync.Mutex
+	byKey   map[accountKey]*account
+	refused int // of byKey, with all refused
+	others  account
 }
 
 type accountKey struct {
@@ -46,11 +51,16 @@ type accountKey struct {
 
 type account struct {
 	connections, denied, out, in atomic.Uint64
+
+	refused bool // all of it, by accounts.mu
 }
 
 func newAccounts() *accounts { return &accounts{byKey: map[accountKey]*account{}} }
 
-func (a *accounts) of(r Request) *account {
+// refuse counts something to a destination that was refused.
+func (a *accounts) refuse(r Request) { a.of(r, true).denied.Add(1) }
+
+func (a *accounts) of(r Request, refused bool) *account {
 	key := accountKey{name: r.Name, port: r.Destination.Port(), protocol: TCP}
 	if r.Protocol == UDP {
 		key.protocol = UDP
@@ -62,12 +72,19 @@ func (a *accounts) of(r Request) *account {
 	defer a.mu.Unlock()
 	known := a.byKey[key]
 	switch {
-	case known != nil:
+	case known != nil && (refused || !known.refused):
 		return known
-	case len(a.byKey) >= maxDestinations:
+	case refused && a.refused >= maxRefused, !refused && len(a.byKey)-a.refused >= maxDestinations:
 		return &a.others
+	case known != nil:
+		known.refused = false
+		a.refused--
+		return known
 	}
-	known = &account{}
+	known = &account{refused: refused}
+	if refused {
+		a.refused++
+	}
 	a.byKey[key] = known
 	return known
 }
@@ -113,7 +130,7 @@ type direction struct {
 
 // meter counts a connection in.
 func (n *Network) meter(r Request) meter {
-	account := n.accounts.of(r)
+	account := n.accounts.of(r, false)
 	account.connections.Add(1)
 	return meter{
 		out: direction{&account.out, &n.bandwidthOut, n.ctx},

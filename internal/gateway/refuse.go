@@ -18,7 +18,7 @@ const refusalPatience = 30 * time.Second
 // refuse ends a connection that was denied before it was answered. Where the program
 // can read why it is opened for that.
 func (a *arrival) refuse(r Request, d Decision) {
-	a.n.accounts.of(r).denied.Add(1)
+	a.n.accounts.refuse(r)
 	if !d.Readable || !a.readable() {
 		a.reset()
 		return
@@ -39,7 +39,7 @@ func (a *arrival) readable() bool {
 
 // refuseFlight ends a connection that was denied by what it said.
 func (a *arrival) refuseFlight(r Request, f *flight, d Decision) {
-	a.n.accounts.of(r).denied.Add(1)
+	a.n.accounts.refuse(r)
 	if !d.Readable {
 		a.reset()
 		return

@@ -21,7 +21,8 @@ const (
 	// server, on ports where that is usual.
 	silence = 300 * time.Millisecond
 
-	maxMethod = 32 // bytes; that of an HTTP request
+	// maxText is how much of a line that begins like no request is waited for, bytes.
+	maxText = 1 << 10
 )
 
 // spoken is what a client's first bytes are.
@@ -40,15 +41,20 @@ func sniff(b []byte) spoken {
 	if len(b) == 0 {
 		return unclear
 	}
-	if b[0] == recordHandshake {
+	switch {
+	case b[0] >= recordFirst && b[0] <= recordLast:
 		return sniffTLS(b)
+	case b[0]&0x80 != 0:
+		return sniffOldTLS(b)
 	}
 	return sniffHTTP(b)
 }
 
+// Records of TLS (RFC 8446, 5.1). Some servers skip an alert before the handshake.
 const (
-	recordHandshake = 0x16 // RFC 8446, 5.1
-	recordMajor     = 3
+	recordFirst = 0x14 // change_cipher_spec
+	recordLast  = 0x17 // application_data
+	recordMajor = 3
 )
 
 func sniffTLS(b []byte) spoken {
@@ -62,27 +68,53 @@ func sniffTLS(b []byte) spoken {
 	}
 }
 
-// sniffHTTP takes a method and a space as the beginning of a request, also after
-// empty lines, which servers skip (RFC 9112, 2.2). The line counts as HTTP if it says
-// so anywhere, however badly formed, and if its method is one of HTTP's: HTTP/0.9 says
-// nothing more.
-func sniffHTTP(b []byte) spoken {
-	line := bytes.TrimLeft(b, "\r\n")
-	method := bytes.IndexFunc(line, func(r rune) bool { return !isTokenChar(r) })
+// sniffOldTLS knows the hello of SSL 2.0, by which TLS could once be begun too (RFC
+// 5246, E.2): a length of two bytes, a one, and the version.
+func sniffOldTLS(b []byte) spoken {
 	switch {
-	case method < 0 && len(line) <= maxMethod:
+	case len(b) >= 3 && b[2] != 1:
+		return opaque
+	case len(b) < 5:
 		return unclear
-	case method <= 0 || method > maxMethod || line[method] != ' ' && line[method] != '\t':
+	case b[3] == recordMajor || b[3] == 0 && b[4] == 2:
+		return speaksTLS
+	default:
 		return opaque
 	}
-	end := bytes.IndexByte(line, '\n')
-	if end < 0 {
+}
+
+// sniffHTTP takes a method and a space as the beginning of a request, also after
+// empty lines, which servers skip (RFC 9112, 2.2), and spaces. The line counts as HTTP if it
+// says so anywhere, however badly formed, and if its method is one of HTTP's: HTTP/0.9 says
+// nothing more. Text that is no method is waited for a little.
+func sniffHTTP(b []byte) spoken {
+	line := bytes.TrimLeft(b, "\r\n\t ")
+	method := bytes.IndexFunc(line, func(r rune) bool { return !isTokenChar(r) })
+	if method < 0 {
 		return unclear
 	}
-	if bytes.Contains(bytes.ToUpper(line[:end]), []byte("HTTP/")) || slices.Contains(httpMethods, strings.ToUpper(string(line[:method]))) {
+	isRequest := method > 0 && (line[method] == ' ' || line[method] == '\t')
+	end := bytes.IndexByte(line, '\n')
+	switch {
+	case end >= 0:
+		line = line[:end]
+	case isRequest || isText(line) && len(line) < maxText:
+		return unclear
+	default:
+		return opaque
+	}
+	if !isRequest && !isText(line) {
+		return opaque
+	}
+	if bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) || isRequest && slices.Contains(httpMethods, strings.ToUpper(string(line[:method]))) {
 		return speaksHTTP
 	}
 	return opaque
+}
+
+// isText tells whether there is nothing but printable ASCII, tabs and ends of lines.
+func isText(b []byte) bool {
+	return !bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' || r >= 0x7f })
 }
 
 var httpMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}

@@ -15,29 +15,45 @@ import (
 
 func TestSniff(t *testing.T) {
 	for text, want := range map[string]spoken{
-		"":                                      unclear,
-		"\x16":                                  unclear,
-		"\x16\x03\x01\x00\x10":                  speaksTLS,
-		"\x16\x02":                              opaque,
-		"G":                                     unclear,
-		"GET":                                   unclear,
-		"GET / HTTP/1.1":                        unclear,
-		"GET / HTTP/1.1\r\n":                    speaksHTTP,
-		"get /\n":                               speaksHTTP, // HTTP/0.9, for some
-		"GET\t/\tHTTP/1.1\n":                    speaksHTTP,
-		"\r\n\r\nGET / HTTP/1.1\r\n":            speaksHTTP,
-		"\n":                                    unclear,
-		"BREW pot-1 http/1.1\n":                 speaksHTTP,
-		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":      speaksHTTP,
-		"EHLO me\r\n":                           opaque,
-		"SSH-2.0-x\r\n":                         opaque,
-		"*1\r\n$4\r\nPING\r\n":                  opaque,
-		"\x00\x00\x00\x08\x04\xd2\x16\x2f":      opaque, // PostgreSQL asks for TLS
-		" GET / HTTP/1.1\r\n":                   opaque,
-		strings.Repeat("A", 40):                 opaque,
-		strings.Repeat("A", 40) + " HTTP/1.1":   opaque,
-		"GET " + strings.Repeat("/", 70<<10):    unclear,
-		"GET /\xff\x00 HTTP/1.1\r\nHost: x\r\n": speaksHTTP,
+		"":                                 unclear,
+		"\x16":                             unclear,
+		"\x16\x03\x01\x00\x10":             speaksTLS,
+		"\x16\x02":                         opaque,
+		"G":                                unclear,
+		"GET":                              unclear,
+		"GET / HTTP/1.1":                   unclear,
+		"GET / HTTP/1.1\r\n":               speaksHTTP,
+		"get /\n":                          speaksHTTP, // HTTP/0.9, for some
+		"GET\t/\tHTTP/1.1\n":               speaksHTTP,
+		"\r\n\r\nGET / HTTP/1.1\r\n":       speaksHTTP,
+		"\n":                               unclear,
+		"BREW pot-1 http/1.1\n":            speaksHTTP,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": speaksHTTP,
+		"EHLO me\r\n":                      opaque,
+		"SSH-2.0-x\r\n":                    opaque,
+		"*1\r\n$4\r\nPING\r\n":             opaque,
+		"\x00\x00\x00\x08\x04\xd2\x16\x2f": opaque, // PostgreSQL asks for TLS
+		// What some servers answer to, and go on after:
+		" GET / HTTP/1.1\r\n":                          speaksHTTP,
+		"\r\n \tGET / HTTP/1.1\r\n":                    speaksHTTP,
+		"<GET> / HTTP/1.1\r\n":                         speaksHTTP,
+		strings.Repeat("A", 40):                        unclear,
+		strings.Repeat("A", 40) + " / HTTP/1.1":        unclear,
+		strings.Repeat("A", 9000) + " / HTTP/1.1\r\n":  speaksHTTP,
+		"\x15\x03\x01\x00\x02\x01\x64":                 speaksTLS, // an alert, which OpenSSL skips
+		"\x14\x03\x03\x00\x01\x01":                     speaksTLS,
+		"\x17\x02":                                     opaque,
+		"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10": speaksTLS, // SSL 2.0's hello
+		"\x80\x2e\x01\x00\x02":                         speaksTLS,
+		"\x80\x2e\x01":                                 unclear,
+		"\x80\x2e\x04":                                 opaque,
+		"\xff\x00\x00\x00\x00":                         opaque,
+		`{"id":1,"method":"x"}`:                        unclear,
+		`{"id":1,"method":"x"}` + "\n":                 opaque,
+		`{"text":"` + strings.Repeat("x", 2000):        opaque,
+		"{\x01":                                        opaque,
+		"GET " + strings.Repeat("/", 70<<10):           unclear,
+		"GET /\xff\x00 HTTP/1.1\r\nHost: x\r\n":        speaksHTTP,
 	} {
 		require.Equal(t, want, sniff([]byte(text)), "%.40q", text)
 	}

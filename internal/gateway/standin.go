@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ type standIns struct {
 	mu     sync.Mutex
 	file   *os.File // nil before the first name and after close
 	closed bool
-	next   uint32 // how many were ever given
+	next   uint32 // the number of the next one
 	places [maxStandIns]*standIn
 	byName map[string]*standIn
 	byAddr map[netip.Addr]*standIn
@@ -59,7 +60,10 @@ func standInsPath(dir string) string { return filepath.Join(dir, "names") }
 // openStandIns takes what the file in dir says, if there is one. The error is that of
 // a file that cannot be read; the table works without.
 func openStandIns(dir string) (*standIns, error) {
-	s := &standIns{dir: dir, byName: map[string]*standIn{}, byAddr: map[netip.Addr]*standIn{}}
+	// Addresses that programs remember from another table, of a sandbox that was copied or
+	// resumed, should stand for nothing in this one.
+	first := rand.Uint32N(standInCount)
+	s := &standIns{dir: dir, next: first, byName: map[string]*standIn{}, byAddr: map[netip.Addr]*standIn{}}
 	file, err := os.OpenFile(standInsPath(dir), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -75,6 +79,7 @@ func openStandIns(dir string) (*standIns, error) {
 
 // load takes all entries that are right: in their place, with a name that is one.
 func (s *standIns) load(content []byte) {
+	next := uint32(0)
 	for place := 0; len(content) > 0; place++ {
 		var entry [standInEntry]byte
 		content = content[copy(entry[:], content):]
@@ -90,7 +95,10 @@ func (s *standIns) load(content []byte) {
 			continue
 		}
 		s.put(known)
-		s.next = max(s.next, known.number+1)
+		next = max(next, known.number+1)
+	}
+	if next > 0 {
+		s.next = next
 	}
 }
 

@@ -48,6 +48,10 @@ func (f *udpFlows) remove(id stack.TransportEndpointID) {
 // to the flow's endpoint. It runs on the device's reader and does not wait.
 // What comes while a flow is being judged is dropped, as UDP may be.
 func (n *Network) serveUDP(request *udp.ForwarderRequest) bool {
+	if !n.newFlows.Allow() {
+		n.counters.overLimit.Add(1)
+		return true
+	}
 	added, full := n.flows.add(request.ID(), n.limits.UDPFlows)
 	if full {
 		n.counters.overLimit.Add(1)
@@ -121,14 +125,15 @@ func (n *Network) carryFlow(request *udp.ForwarderRequest) {
 func (n *Network) dialFlow(destination netip.AddrPort) (*net.UDPConn, judged, error) {
 	j := judged{request: n.request(UDP, destination), era: n.era()}
 	if d := n.decideHeld(n.ctx, j.request, nil); !d.Allowed() {
-		n.accounts.of(j.request).denied.Add(1)
+		n.accounts.refuse(j.request)
 		return nil, j, errDenied
 	}
 	addresses, err := n.addressesOf(n.ctx, j.request)
 	if err != nil {
 		return nil, j, err
 	}
-	conn, err := n.dialer().DialContext(n.ctx, "udp", netip.AddrPortFrom(addresses[0], destination.Port()).String())
+	j.dialled = netip.AddrPortFrom(addresses[0], destination.Port())
+	conn, err := n.dialer().DialContext(n.ctx, "udp", j.dialled.String())
 	if err != nil {
 		return nil, j, err
 	}

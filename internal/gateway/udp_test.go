@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/gateway"
@@ -79,4 +80,28 @@ func TestDatagramsThatReachNobodyAreRefusedInside(t *testing.T) {
 		_, err = conn.Read(make([]byte, 1))
 		require.ErrorIs(t, err, syscall.ECONNREFUSED, what)
 	}
+}
+
+// Each flow and each question is work for this process, and a packet for the host.
+func TestNewFlowsAndQuestionsAreLimited(t *testing.T) {
+	i := newInternet(t)
+	n := i.network(gateway.DenyAll{}, func(c *gateway.Config) { c.Limits.NewFlows, c.Limits.Questions = 1, 1 })
+	flood := func(to string, message []byte) uint64 {
+		before := n.Stats().OverLimit
+		for range 20 {
+			conn, err := dialFromInside(t, n, "udp", to)
+			require.NoError(t, err)
+			_, _ = conn.Write(message) // refused ones are told at once
+			_ = conn.Close()
+		}
+		require.Eventually(t, func() bool { return n.Stats().OverLimit > before }, 5*time.Second, time.Millisecond)
+		return n.Stats().OverLimit - before
+	}
+	flood("203.0.113.5:9", []byte("x"))
+	question := new(dns.Msg)
+	question.SetQuestion("a.example.", dns.TypeA)
+	packed, err := question.Pack()
+	require.NoError(t, err)
+	flood("10.0.0.1:53", packed)
+	require.Less(t, n.Stats().Questions, uint64(20))
 }

@@ -19,7 +19,7 @@ func (a *arrival) serveUnclear(r Request, f *flight) {
 		a.reset()
 		return
 	}
-	j := judged{request: plain, era: era}
+	j := judged{request: plain, era: era, dialled: outside.to}
 	w := &waitingPair{arrival: a, outside: outside, meter: a.n.meter(plain)}
 	if !a.n.track(w) || !a.n.stillAllowed(w, j) {
 		a.n.untrack(w)
@@ -60,6 +60,9 @@ func (w *waitingPair) untilClear(f *flight, patience time.Duration) (rest []byte
 			return nil, true // the end is passed on by who joins both sides
 		}
 		sent = len(f.kept)
+		if sent >= maxFlight { // it is refused, as if it had come at once
+			return nil, false
+		}
 		if !w.clientSpeaks(f, patience) {
 			return f.kept[sent:], true
 		}

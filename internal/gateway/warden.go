@@ -118,7 +118,7 @@ func (w warden) Judge(ctx context.Context, r Request) Decision {
 	c, _ := ctx.Value(interceptedKey{}).(*interceptedConn)
 	d := w.n.judgeNamed(ctx, r, func(r Request) Decision { return w.n.decideHeld(ctx, r, c.watch) })
 	if !d.Allowed() {
-		w.n.accounts.of(r).denied.Add(1)
+		w.n.accounts.refuse(r)
 		return w.n.needAllow(r, d)
 	}
 	if c != nil {
@@ -129,7 +129,7 @@ func (w warden) Judge(ctx context.Context, r Request) Decision {
 
 // Deny implements [Warden].
 func (w warden) Deny(r Request, why string) Decision {
-	w.n.accounts.of(r).denied.Add(1)
+	w.n.accounts.refuse(r)
 	return w.n.deny(r, why)
 }
 
@@ -183,5 +183,5 @@ func (w warden) Dial(ctx context.Context, r Request) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.n.loan(conn)
+	return w.n.loan(conn, r)
 }

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -221,5 +223,43 @@ func TestProgramThatDoesNotTrustTheAuthorityIsReported(t *testing.T) {
 			require.Contains(t, e.Decision.Reason, "seen.example")
 			return
 		}
+	}
+}
+
+// Connections that are closed while they still deliver are no sandbox that takes nothing.
+func TestManyAnswersAreDeliveredAfterTheirConnectionsAreClosed(t *testing.T) {
+	i := newInternet(t)
+	i.name("allowed.example", allowedIP)
+	body := strings.Repeat("x", 512<<10)
+	i.serve(allowedIP+":80", func(conn net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body)
+		}
+	})
+	n := i.network(&rules{allow: []string{"allowed.example"}}, withInterceptor(t), func(c *gateway.Config) { c.Limits.BufferBytes = 1 << 30 })
+	const many = 150
+	var begun, done sync.WaitGroup
+	begun.Add(many)
+	failed := make(chan error, many)
+	for range many {
+		conn, err := connect(t, n, "allowed.example", "80")
+		require.NoError(t, err)
+		done.Go(func() {
+			_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+			_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
+			first := make([]byte, 1)
+			_, err := conn.Read(first)
+			begun.Done()
+			begun.Wait()
+			rest, errRest := io.ReadAll(conn)
+			if err = errors.Join(err, errRest); err == nil && len(rest) < len(body) {
+				err = io.ErrUnexpectedEOF
+			}
+			failed <- err
+		})
+	}
+	done.Wait()
+	for range many {
+		require.NoError(t, <-failed)
 	}
 }

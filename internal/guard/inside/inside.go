@@ -27,6 +27,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 )
@@ -57,6 +59,8 @@ const MaxHolds = 50
 const (
 	maxBody    = 16 << 10 // bytes
 	maxAtOnce  = 8        // requests
+	maxRate    = 20       // requests a second
+	maxBurst   = 100      // the same, after a pause
 	askTimeout = 10 * time.Second
 )
 
@@ -64,11 +68,12 @@ type handler struct {
 	sandbox Sandbox
 	routes  *http.ServeMux
 	slots   chan struct{}
+	rate    *rate.Limiter
 }
 
 // New returns the handler for one sandbox.
 func New(s Sandbox) http.Handler {
-	h := &handler{sandbox: s, routes: http.NewServeMux(), slots: make(chan struct{}, maxAtOnce)}
+	h := &handler{sandbox: s, routes: http.NewServeMux(), slots: make(chan struct{}, maxAtOnce), rate: rate.NewLimiter(maxRate, maxBurst)}
 	for pattern, serve := range map[string]func(*http.Request) (view, error){
 		"GET /{$}":                  h.page,
 		"GET /refusals":             h.refusals,
@@ -98,6 +103,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-h.slots }()
 	default:
 		writeFailure(w, r, failure{http.StatusTooManyRequests, "too many requests at once from this sandbox"})
+		return
+	}
+	if !h.rate.Allow() {
+		w.Header().Set("Retry-After", "1")
+		writeFailure(w, r, failure{http.StatusTooManyRequests, "too many requests in a short time from this sandbox"})
 		return
 	}
 	if !isHost(r.Host) {

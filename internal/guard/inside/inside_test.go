@@ -256,6 +256,21 @@ func TestRequestsAtOnceAreLimited(t *testing.T) {
 	}
 }
 
+func TestRequestsInALoopAreLimited(t *testing.T) {
+	server := httptest.NewServer(inside.New(newBox()))
+	defer server.Close()
+	answered := 0
+	for range 1000 {
+		code, _ := do(t, server, request{path: "/"})
+		if code == 429 {
+			require.GreaterOrEqual(t, answered, 50, "a person and a program come far")
+			return
+		}
+		answered++
+	}
+	require.Fail(t, "each request reads the database")
+}
+
 func TestRefusalsAreFoldedAndBounded(t *testing.T) {
 	var l inside.Refusals
 	same := func(i int) inside.Refusal {

