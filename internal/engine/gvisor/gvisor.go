@@ -59,6 +59,8 @@ type Engine struct {
 	config Config
 	cgroup hierarchy
 	taps   sync.Map // of instances whose processes are watched: id to *tap
+
+	archiving chan struct{} // full while a disk is archived
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -82,7 +84,7 @@ func New(config Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrUnsupported, err)
 	}
-	e := &Engine{config: config, cgroup: cgroup}
+	e := &Engine{config: config, cgroup: cgroup, archiving: make(chan struct{}, 1)}
 	if err := e.keepProgram(); err != nil {
 		return nil, fmt.Errorf("keep the engine's program: %w", err)
 	}

@@ -357,6 +357,40 @@ func TestHostileUppers(t *testing.T) {
 	}
 }
 
+// TestLargeFilesOfSandboxes: what a sandbox wrote is bounded by its disk, and the holes
+// in it by what an image can have.
+func TestLargeFilesOfSandboxes(t *testing.T) {
+	const large = 1 << 40
+	f, err := os.Create(filepath.Join(t.TempDir(), "upper"))
+	require.NoError(t, err)
+	defer f.Close()
+	header := tar.NewWriter(f)
+	require.NoError(t, header.WriteHeader(&tar.Header{Name: "./large", Typeflag: tar.TypeReg, Mode: 0o644, Size: large}))
+	body, err := f.Seek(0, io.SeekCurrent)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("end"), body+large-3)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(body+large+1024))
+	_, err = f.Seek(0, io.SeekStart)
+	require.NoError(t, err)
+	tree := rootfs.New(nil, rootfs.Limits{})
+	require.NoError(t, tree.ApplyUpper(t.Context(), f))
+	image, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	require.NoError(t, err)
+	defer image.Close()
+	require.NoError(t, erofs.Write(t.Context(), image, tree, erofs.Options{}))
+	assert.Less(t, diskBytes(t, image), int64(1<<20))
+
+	back := rootfs.New(nil, rootfs.Limits{})
+	require.NoError(t, back.AddImage(t.Context(), image), "others are made from it")
+	content := back.Lstat("large").Content
+	require.EqualValues(t, large, content.Size)
+	var end [3]byte
+	_, err = image.ReadAt(end[:], content.Offset+large-3)
+	require.NoError(t, err)
+	require.Equal(t, "end", string(end[:]))
+}
+
 func TestHolesCostNoDisk(t *testing.T) {
 	w := newWorld(t, rootfs.Limits{})
 	require.NoError(t, w.layer(sparse("hole", 1<<30)))

@@ -249,11 +249,11 @@ func (t *Tree) add(m member) (*Inode, error) {
 		return old, nil
 	}
 	if n.IsRegular() && n.Nlink == 0 {
-		if err := t.checkSize(m.Size); err != nil {
-			return nil, err
-		}
 		n.Content = m.content
 		if m.content.Source == nil {
+			if err := t.checkSize(m.Size); err != nil {
+				return nil, err
+			}
 			if n.Content, err = t.spool.add(m.ctx, m.body, m.Size); err != nil {
 				return nil, err
 			}

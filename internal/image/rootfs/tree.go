@@ -23,8 +23,9 @@ type Limits struct {
 	// Entries is how many names a tree may have; Members how many members of
 	// archives may be applied to it, those that replace and remove others included.
 	Entries, Members int
-	// FileBytes is the longest file; Bytes all of them together, and what the
-	// archives may hold after decompression. Holes count as what they claim.
+	// FileBytes is the longest file that a layer may have; Bytes all of them together,
+	// and what the archives may hold after decompression. Holes count as what they
+	// claim. Contents that stay where they are have no limit but maxBytes.
 	FileBytes, Bytes int64
 	// TextBytes are of all names and targets of links, which are in memory.
 	TextBytes int64
@@ -62,6 +63,7 @@ const (
 	maxLinks  = 40
 	maxDepth  = 1024
 	maxSteps  = 2 * maxDepth
+	maxBytes  = 16 << 40 // of all files, holes included: what a root image can have
 )
 
 // LimitError says which limit was met.
@@ -282,8 +284,8 @@ func (t *Tree) put(in *Inode, name string, n *Inode) error {
 	if err := t.addText(text); err != nil {
 		return err
 	}
-	if size > t.limits.Bytes-t.bytes {
-		return &LimitError{"bytes of files", t.limits.Bytes}
+	if size > maxBytes-t.bytes {
+		return &LimitError{"bytes of files", maxBytes}
 	}
 	if n.IsDir() {
 		n.parent, n.depth = in, in.depth+1
