@@ -111,6 +111,10 @@ func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string, diskO
 	if err != nil {
 		return nil, err
 	}
+	seen := s.seen()
+	if len(seen) > seenMost {
+		return nil, &InvalidError{Message: fmt.Sprintf("the memory of sandbox %s has seen %d volumes, %d are possible: start from an older snapshot", s.id, len(seen), seenMost)}
+	}
 	if err := os.MkdirAll(m.snapshotDir(""), 0o711); err != nil {
 		return nil, err
 	}
@@ -121,7 +125,7 @@ func (m *Manager) saveShared(ctx context.Context, s *sandbox, name string, diskO
 	shared := &sharedState{m: m, name: name, from: s.from, lock: lock}
 	partial := m.snapshotDir(name + partialSuffix)
 	shared.from.memory, shared.from.disk = filepath.Join(partial, memoryName), ""
-	shared.from.Seen = s.seen()
+	shared.from.Seen = seen
 	err = os.Mkdir(partial, 0o700)
 	if err == nil {
 		err = m.step(ctx, stepSave, func(ctx context.Context) error { return m.checkpoint(ctx, r, partial, diskOnly) })

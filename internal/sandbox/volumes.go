@@ -305,7 +305,7 @@ func volumesMount(dir string) engine.Mount {
 
 // volumesDirOptions: what is mounted there is the run's; root inside could write
 // to the folder itself, so it is small, and read-only once it has its folders.
-const volumesDirOptions = "size=64k,nr_inodes=64,mode=0700"
+const volumesDirOptions = "size=64k,nr_inodes=4096,mode=0700"
 
 // emptyVolumeOptions are of what stands in for a volume that a sandbox is not to
 // see: files that its memory has open may still be written to.
@@ -445,6 +445,10 @@ func (m *Manager) closeVolumes(runID string) error {
 	}
 	return volume.RemoveAll(dir)
 }
+
+// seenMost is how many volumes a snapshot may have seen: for each that its sandboxes do
+// not have, something is mounted in its place.
+const seenMost = 1000
 
 // seen are the volumes that the memory of a sandbox has seen.
 func (s *sandbox) seen() []string {

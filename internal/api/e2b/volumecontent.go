@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -31,7 +33,7 @@ const (
 	contentOwner  = 1000
 	newFileMode   = 0o644
 	newFolderMode = 0o755
-	// partialPrefix begins the names of files that are being uploaded.
+	// partialPrefix begins the name that an upload has for the moment before its own.
 	partialPrefix = ".tombolo-upload-"
 	// contentPatience is for how long nothing may arrive of an upload, or be taken of
 	// a download.
@@ -352,29 +354,47 @@ func putFile(w http.ResponseWriter, r *http.Request, root *os.Root, name string)
 	if err := mayPut(root, name, force); err != nil {
 		return err
 	}
-	partial := path.Join(path.Dir(name), partialPrefix+rand.Text())
-	f, err := root.OpenFile(partial, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	dir, err := root.OpenFile(path.Dir(name), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, syscall.ENOTDIR) { // on the way
 		err = fs.ErrNotExist
 	}
 	if err != nil {
 		return err
 	}
-	err = receive(w, r, f)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = errors.Join(root.Lchown(partial, owner.uid, owner.gid), root.Chmod(partial, *owner.mode))
-	}
-	if err == nil {
-		err = mayPut(root, name, force) // another may have been faster
-	}
-	if err == nil {
-		err = root.Rename(partial, name)
-	}
+	defer dir.Close()
+	// It has no name before it is whole: what a crash leaves of it is nothing.
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return errors.Join(err, ignoreNotExist(root.Remove(partial)))
+		return err
+	}
+	f := os.NewFile(uintptr(fd), path.Base(name))
+	defer f.Close()
+	if err := receive(w, r, f); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chown(owner.uid, owner.gid), f.Chmod(*owner.mode)); err != nil {
+		return err
+	}
+	if err := mayPut(root, name, force); err != nil { // another may have been faster
+		return err
+	}
+	if err := publish(f, dir, path.Base(name)); err != nil {
+		return err
 	}
 	return answerEntry(w, http.StatusCreated, root, name)
+}
+
+// publish gives a file without a name one in a folder, in the place of what has it.
+func publish(f, dir *os.File, name string) error {
+	partial := partialPrefix + rand.Text()
+	err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), int(dir.Fd()), partial, unix.AT_SYMLINK_FOLLOW)
+	if err != nil {
+		return err
+	}
+	if err := unix.Renameat(int(dir.Fd()), partial, int(dir.Fd()), name); err != nil {
+		return errors.Join(err, ignoreNotExist(unix.Unlinkat(int(dir.Fd()), partial, 0)))
+	}
+	return nil
 }
 
 // mayPut tells whether a file can be put at a path. A link there is replaced.

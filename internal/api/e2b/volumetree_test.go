@@ -3,6 +3,7 @@ package e2b_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -136,4 +137,39 @@ func TestHugeFolders(t *testing.T) {
 	answer = w.content("GET", "dir?path=/"+strings.Join(long, "/"), "")
 	require.Equal(t, 400, answer.Code)
 	require.Contains(t, answer.Body.String(), "more than 8 MiB together")
+}
+
+// TestUploadsHaveNoNameBeforeTheyAreWhole: a crash leaves nothing of one.
+func TestUploadsHaveNoNameBeforeTheyAreWhole(t *testing.T) {
+	w, f := newFolder(t)
+	require.NoError(t, os.WriteFile(filepath.Join(f.dir, "file"), []byte("old"), 0o600))
+	body, arrives := io.Pipe()
+	answered := make(chan *httptest.ResponseRecorder)
+	go func() {
+		r := httptest.NewRequest("PUT", "/volumecontent/vol/file?path=/file&force=true&mode=420&uid=7", body)
+		r.Header.Set("Authorization", "Bearer token")
+		answer := httptest.NewRecorder()
+		w.ServeHTTP(answer, r)
+		answered <- answer
+	}()
+	_, err := io.WriteString(arrives, "new")
+	require.NoError(t, err)
+	before, err := os.ReadDir(f.dir)
+	require.NoError(t, err)
+	require.Len(t, before, 1)
+	text, err := os.ReadFile(filepath.Join(f.dir, "file"))
+	require.NoError(t, err)
+	require.Equal(t, "old", string(text))
+	require.NoError(t, arrives.Close())
+	answer := <-answered
+	require.Equal(t, 201, answer.Code, answer.Body)
+	after, err := os.ReadDir(f.dir)
+	require.NoError(t, err)
+	require.Len(t, after, 1)
+	text, err = os.ReadFile(filepath.Join(f.dir, "file"))
+	require.NoError(t, err)
+	require.Equal(t, "new", string(text))
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(filepath.Join(f.dir, "file"), &st))
+	require.Equal(t, []uint32{unix.S_IFREG | 0o644, 7, 1000}, []uint32{st.Mode, st.Uid, st.Gid})
 }
