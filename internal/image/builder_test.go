@@ -363,6 +363,9 @@ func assertNothingLeft(t *testing.T, dir string) {
 	require.NoError(t, err)
 	for _, e := range entries {
 		assert.False(t, e.IsDir(), "%s is left", e.Name())
+		if strings.HasPrefix(e.Name(), "oci-") { // a recipe's processes may have its lock still
+			assert.NotEqual(t, ".lock", filepath.Ext(e.Name()), "%s is left", e.Name())
+		}
 	}
 }
 

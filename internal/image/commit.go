@@ -101,6 +101,9 @@ func (b Builder) Remove(name string) error {
 			return fmt.Errorf("remove the image %s: %w", name, err)
 		}
 	}
+	if held, err := tryLock(work + ".lock"); err == nil { // else it is being made again
+		removeLock(held)
+	}
 	return nil
 }
 

@@ -40,22 +40,36 @@ func lock(ctx context.Context, path string, waiting func()) (*os.File, error) {
 	}
 }
 
-// tryLock is lock without waiting: errLocked. The file stays, so that all who
-// lock it lock the same one.
+// tryLock is lock without waiting: errLocked. Who has it may remove the file, so one
+// that was removed before it was locked is none.
 func tryLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errLocked
-	}
-	if err != nil {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		var st unix.Stat_t
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			err = unix.Fstat(int(f.Fd()), &st)
+		}
+		if err == nil && st.Nlink > 0 {
+			return f, nil
+		}
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errLocked
+		}
+		if err != nil {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
 	}
-	return f, nil
+}
+
+// removeLock gives a lock up with its file, for a build that started no processes.
+func removeLock(held *os.File) {
+	os.Remove(held.Name())
+	held.Close()
 }
 
 // sweepOne removes the folder of a build unless that build lives.
@@ -67,6 +81,6 @@ func (b Builder) sweepOne(work string) error {
 	if err != nil {
 		return err
 	}
-	defer held.Close()
+	defer removeLock(held)
 	return os.RemoveAll(work)
 }

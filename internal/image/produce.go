@@ -40,7 +40,7 @@ func (b Builder) produce(ctx context.Context, name string, waiting func(), make 
 	if err != nil {
 		return Image{}, fmt.Errorf("make the image %s: %w", name, err)
 	}
-	defer held.Close()
+	defer removeLock(held)
 	if image, err := there(); !errors.Is(err, fs.ErrNotExist) {
 		return image, err // the other made it
 	}

@@ -190,6 +190,9 @@ func TestVariablesOfOneRunAreUndone(t *testing.T) {
 	r := b.execute(body{"code": "os.environ['ONE'] + os.environ['KEPT'] + os.popen('echo $ONE').read()", "env_vars": body{"ONE": "1", "KEPT": "run"}})
 	require.Equal(t, `1run1\n`, r.main()["text"])
 	require.Equal(t, "(None, 'user')", b.run("os.environ.get('ONE'), os.environ['KEPT']").main()["text"])
+	r = b.execute(body{"code": "import time; time.localtime(0).tm_hour", "env_vars": body{"TZ": "ABC-5"}})
+	require.Equal(t, "5", r.main()["text"])
+	require.Equal(t, "True", b.run("time.localtime(0).tm_hour != 5").main()["text"])
 }
 
 func TestInitSetsVariablesAndFreshRandomness(t *testing.T) {

@@ -176,15 +176,19 @@ class Kernel:
     def _add_env(self, env):
         for name, value in env.items():
             self.undo.append((name, os.environ.get(name)))
-            os.environ[name] = value
+            self._set_env(name, value)
 
     def _remove_env(self):
         while self.undo:
-            name, value = self.undo.pop()
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            self._set_env(*self.undo.pop())
+
+    def _set_env(self, name, value):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+        if name == "TZ":
+            time.tzset()
 
     async def _warm(self, modules):
         """Go once through every path a first run takes, then give memory back."""
