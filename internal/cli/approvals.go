@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tombolo-dev/tombolo/internal/api/control"
 	ownapi "github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/policy"
@@ -25,54 +26,38 @@ func newApprovals() *cobra.Command {
 		Use:   "approvals",
 		Short: "See what waits for a person, and answer",
 		Long: `See what waits for a person, and answer. On the machine of the server, as root, it
-goes over the control socket. From elsewhere give --url, and the key of an approver
-in the variable TOMBOLO_API_KEY or in a file, --key-file.`,
+goes over the control socket, and needs no server for what a "tombolo run" waits for.
+From elsewhere give --url, and the key of an approver in the variable TOMBOLO_API_KEY
+or in a file, --key-file.`,
 	}, newApprovalsList(), newApprovalsShow(), newApprovalsApprove(), newApprovalsDeny(), newApprovalsWatch(), newApprovalsGrants(), newApprovalsRevoke())
-	cmd.PersistentFlags().String("url", "", "address of a server elsewhere, e.g. https://sandboxes.example.com")
-	cmd.PersistentFlags().String("key-file", "", "file with the key of an approver, for --url (default: the variable TOMBOLO_API_KEY)")
+	addRemoteFlags(cmd, "approve")
 	return cmd
 }
 
-// withApprovals gives a command the API of the server it is about.
+// withApprovals gives a command the API of the server it is about. Without a server it
+// answers by itself.
 func withApprovals(run func(cmd *cobra.Command, api *ownapi.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		address, _ := cmd.Flags().GetString("url")
-		keyFile, _ := cmd.Flags().GetString("key-file")
-		if address != "" {
-			key, err := approverKey(keyFile)
-			if err != nil {
-				return err
-			}
-			return run(cmd, ownapi.NewClient(address, key, nil), args)
+		api, err := remote(cmd)
+		if err != nil {
+			return err
 		}
-		if keyFile != "" {
-			return errors.New("--key-file goes with --url; here root needs no key")
+		if api != nil {
+			return run(cmd, api, args)
 		}
 		c, err := loadConfig(cmd)
 		if err != nil {
 			return err
 		}
-		client, _, err := dialServer(cmd.Context(), c)
+		client, _, err := control.Dial(cmd.Context(), c.Data)
+		if errors.Is(err, control.ErrNoServer) {
+			return withDesk(cmd.Context(), c, func(api *ownapi.Client) error { return run(cmd, api, args) })
+		}
 		if err != nil {
 			return err
 		}
-		return run(cmd, ownapi.NewClient("http://tombolo", "", client.HTTP()), args)
+		return run(cmd, ownerAPI(client), args)
 	}
-}
-
-func approverKey(file string) (string, error) {
-	key := os.Getenv("TOMBOLO_API_KEY")
-	if file != "" {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			return "", fmt.Errorf("read the key: %w", err)
-		}
-		key = string(raw)
-	}
-	if key = strings.TrimSpace(key); key == "" {
-		return "", errors.New("--url needs the key of an approver: in the variable TOMBOLO_API_KEY or by --key-file")
-	}
-	return key, nil
 }
 
 func newApprovalsList() *cobra.Command {

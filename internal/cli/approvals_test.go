@@ -232,3 +232,41 @@ func TestServerTakesAnswersForAnotherProcess(t *testing.T) {
 		require.Fail(t, "the webhook is told nothing")
 	}
 }
+
+// TestAnswersWithoutAServer has this process ask, on a data folder that no server has, as
+// `tombolo run` does.
+func TestAnswersWithoutAServer(t *testing.T) {
+	dir := t.TempDir()
+	records, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
+	require.NoError(t, err)
+	t.Cleanup(func() { records.Close() })
+	require.NoError(t, records.PutSandbox(t.Context(), store.Sandbox{ID: "i1", KeyID: "agents", CreatedAt: time.Now()}))
+	desk, err := approval.Open(t.Context(), approval.Config{Store: records})
+	require.NoError(t, err)
+	t.Cleanup(desk.Close)
+	a := &approvals{t: t, desk: desk}
+	do := func(args ...string) string {
+		t.Helper()
+		got := tombolo(t, dir, "", append([]string{"approvals"}, args...)...)
+		require.Zero(t, got.code, "%v: %s", args, got.stderr)
+		return got.stdout
+	}
+
+	id, done := a.ask(connectTo("a.example"))
+	require.Contains(t, do("list"), id)
+	require.Contains(t, do("show", id), "a.example")
+	do("approve", id, "--for", "sandbox", "--reason", "as agreed")
+	h := <-done
+	require.Equal(t, approval.Approved, h.State)
+	require.Equal(t, "owner", h.Answer.Approver)
+	require.Contains(t, tombolo(t, dir, "", "audit", "tail", "--kind", "approval").stdout, "as agreed")
+
+	var grants []approval.Grant
+	require.NoError(t, json.Unmarshal([]byte(do("grants", "--json")), &grants))
+	require.Len(t, grants, 1)
+	do("revoke", grants[0].ID)
+
+	id, done = a.ask(connectTo("b.example"))
+	do("deny", id)
+	require.Equal(t, approval.Denied, (<-done).State)
+}

@@ -66,13 +66,16 @@ type config struct {
 	ApprovalTimeout     string `koanf:"approval-timeout"`
 }
 
+// defaultData is the data folder where none is named.
+const defaultData = "/var/lib/tombolo"
+
 // configFile is read from the current folder and from /etc/tombolo.
 const configFile = "tombolo.yaml"
 
 // addConfigFlags gives every command the settings above.
 func addConfigFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
-	flags.String("data", "/var/lib/tombolo", "data folder")
+	flags.String("data", defaultData, "data folder")
 	flags.String("ca-bundle", "/etc/ssl/certs/ca-certificates.crt", "PEM file of the certificates sandboxes trust; empty for the image's own")
 	flags.String("mirror", "", "Debian mirror for template builds (default: Debian's own)")
 	flags.StringSlice("private-registry", nil, "HOST:PORT of a registry on a private address that images may come from, over http too; repeatable")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/api/control"
+	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/secret"
@@ -67,7 +68,7 @@ it is in the audit log.`,
 			if err != nil {
 				return err
 			}
-			err = host.runOnce(cmd.Context(), sandbox.CreateRequest{
+			err = host.runOnce(cmd.Context(), newWaiting(c, owner), sandbox.CreateRequest{
 				Template: template,
 				KeyID:    owner,
 				Timeout:  timeout,
@@ -113,7 +114,8 @@ type host struct {
 	create func(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error)
 	kill   func(ctx context.Context, id string) error
 	dial   func(ctx context.Context, id string, port uint16) (net.Conn, error)
-	gone   func(ctx context.Context, id string) error // why it is not live
+	gone   func(ctx context.Context, id string) error         // why it is not live
+	watch  func(ctx context.Context, see func(approval.Hold)) // what waits for people
 	trail  func(write func(t trail) error) error
 	close  func() error
 }
@@ -128,6 +130,7 @@ func openHost(ctx context.Context, c config, template string) (host, error) {
 			kill:   client.Kill,
 			dial:   client.Dial,
 			gone:   func(ctx context.Context, id string) error { _, err := client.Get(ctx, id); return err },
+			watch:  watchServer(client),
 			trail:  func(write func(t trail) error) error { return withTrail(c, write) },
 			close:  func() error { return nil },
 		}, nil
@@ -147,8 +150,13 @@ func openHost(ctx context.Context, c config, template string) (host, error) {
 		kill:   func(ctx context.Context, id string) error { return core.manager.Kill(ctx, id, "its command ended") },
 		dial:   core.manager.Dial,
 		gone:   func(_ context.Context, id string) error { _, err := core.manager.Get(id); return err },
-		trail:  func(write func(t trail) error) error { return write(core.trail()) },
-		close:  core.Close,
+		watch: func(ctx context.Context, see func(approval.Hold)) {
+			for h := range core.gate.desk.Watch(ctx, approval.Filter{States: []approval.State{approval.Pending}}) {
+				see(h)
+			}
+		},
+		trail: func(write func(t trail) error) error { return write(core.trail()) },
+		close: core.Close,
 	}, nil
 }
 
@@ -174,11 +182,14 @@ func (c *core) ensureTemplate(ctx context.Context, name string) error {
 }
 
 // runOnce runs one command in a sandbox of its own.
-func (h host) runOnce(ctx context.Context, req sandbox.CreateRequest, e execution) error {
+func (h host) runOnce(ctx context.Context, w *waiting, req sandbox.CreateRequest, e execution) error {
+	stop := w.follow(ctx, h.watch)
+	defer stop()
 	info, err := h.create(ctx, req)
 	if err != nil {
 		return templateError(err)
 	}
+	w.is(info.ID)
 	e.token = info.AccessToken
 	e.dial = func(ctx context.Context, port uint16) (net.Conn, error) { return h.dial(ctx, info.ID, port) }
 	err = h.trail(func(t trail) error { t.started(info, e); return nil })

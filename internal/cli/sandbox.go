@@ -287,6 +287,9 @@ with keys. The command is in the audit log.`,
 		if err := withTrail(c, func(t trail) error { t.started(info, e); return nil }); err != nil {
 			return err
 		}
+		w := newWaiting(c, info.KeyID)
+		w.is(info.ID)
+		defer w.follow(ctx, watchServer(client))()
 		return e.run(ctx)
 	})
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user inside (default: the sandbox's)")
