@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	ownapi "github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/engine"
 	"github.com/tombolo-dev/tombolo/internal/image"
@@ -121,14 +125,18 @@ func shortArgs(args []string) (short []string, cut bool) {
 }
 
 func newAudit() *cobra.Command {
-	return group(&cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "audit",
 		Short: "Read and check the record of who did what",
 		Long: `Read and check the audit log: API calls, sandboxes, commands, connections, secrets,
 approvals and rules. Each record holds the hash of the one before; what was changed
 or removed is found by "tombolo audit verify". The commands work with and without a
-server.`,
+server, for root on its machine. "tail" and "export" read the log of a server elsewhere
+too: give --url, and a key with the role audit in the variable TOMBOLO_API_KEY or in a
+file, --key-file.`,
 	}, newAuditTail(), newAuditVerify(), newAuditExport())
+	addRemoteFlags(cmd, "audit")
+	return cmd
 }
 
 // auditFlags say which records are wanted.
@@ -211,10 +219,6 @@ func newAuditTail() *cobra.Command {
 		Short: "Show the last records, and with -f those to come",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
 			filter, err := flags.filter(time.Now())
 			if err != nil {
 				return err
@@ -222,14 +226,26 @@ func newAuditTail() *cobra.Command {
 			if last < 0 || last > 1_000_000 {
 				return errors.New("--lines must be 0 to 1000000")
 			}
-			return auditError(audit.Tail(cmd.Context(), audit.Dir(c.Data), filter, last, follow, func(r audit.Record, line []byte) error {
+			show := func(r audit.Record, line []byte) error {
 				if asJSON {
 					_, err := fmt.Printf("%s\n", line)
 					return err
 				}
 				_, err := fmt.Println(describe(r))
 				return err
-			}))
+			}
+			server, err := remote(cmd)
+			if err != nil {
+				return err
+			}
+			if server != nil {
+				return readRemote(cmd.Context(), server, filter, last, follow, show)
+			}
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			return auditError(audit.Tail(cmd.Context(), audit.Dir(c.Data), filter, last, follow, show))
 		},
 	}
 	flags.add(cmd)
@@ -237,6 +253,60 @@ func newAuditTail() *cobra.Command {
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the records as they are in the log, a line of JSON each")
 	return cmd
+}
+
+// readRemote reads the log of a server elsewhere: the last records, with follow those to
+// come; all of them where last is -1.
+func readRemote(ctx context.Context, server *ownapi.Client, f audit.Filter, last int, follow bool, each func(audit.Record, []byte) error) error {
+	if last == 0 && !follow {
+		return nil
+	}
+	q := url.Values{}
+	for name, value := range map[string]string{"sandbox": f.Sandbox, "key": f.Key, "actor": f.Actor, "decision": f.Decision} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !at.IsZero() {
+			q.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	var kinds []string
+	for _, kind := range f.Kinds {
+		kinds = append(kinds, string(kind))
+	}
+	if len(kinds) > 0 {
+		q.Set("kind", strings.Join(kinds, ","))
+	}
+	if last >= 0 {
+		q.Set("last", strconv.Itoa(last))
+	}
+	if follow {
+		q.Set("follow", "true")
+	}
+	err := server.Audit(ctx, q, func(line json.RawMessage) error {
+		var r audit.Record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("the server sent what is no record: %w", err)
+		}
+		return each(r, line)
+	})
+	if ctx.Err() != nil {
+		return nil // interrupted
+	}
+	return err
+}
+
+func exportRemote(ctx context.Context, server *ownapi.Client, w io.Writer, format audit.Format, f audit.Filter) error {
+	return readRemote(ctx, server, f, -1, false, func(r audit.Record, line []byte) error {
+		formatted, err := audit.Line(r, line, format, version())
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(w, "%s\n", formatted)
+		return err
+	})
 }
 
 // describe is a record as one line for people.
@@ -310,6 +380,9 @@ Against that helps a head that was noted elsewhere:
   tombolo audit verify --head 4711:9f86d0…`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if server, err := remote(cmd); server != nil || err != nil {
+				return cmp.Or(err, errors.New("only on its own machine a log can be verified, where its key is; note elsewhere what `tombolo audit tail --url … -n 1 --json` shows"))
+			}
 			c, err := loadConfig(cmd)
 			if err != nil {
 				return err
@@ -392,11 +465,18 @@ ocsf has each record as an event of the Open Cybersecurity Schema Framework, a l
 of JSON each.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd)
+			filter, err := flags.filter(time.Now())
 			if err != nil {
 				return err
 			}
-			filter, err := flags.filter(time.Now())
+			server, err := remote(cmd)
+			if err != nil {
+				return err
+			}
+			if server != nil {
+				return toFile(output, func(w io.Writer) error { return exportRemote(cmd.Context(), server, w, audit.Format(format), filter) })
+			}
+			c, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}

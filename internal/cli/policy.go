@@ -14,11 +14,12 @@ import (
 	api "github.com/tombolo-dev/tombolo/internal/api/tombolo"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/rules"
+	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
 func newPolicy() *cobra.Command {
-	return group(&cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "policy",
 		Short: "Say what sandboxes may do: check, apply, explain and show rules",
 		Long: `Say what sandboxes may do. Rules are in a file in YAML, for the server, for keys and
@@ -35,8 +36,13 @@ for templates:
 
   tombolo policy check rules.yaml                                 is it right?
   tombolo policy explain --file rules.yaml egress github.com:22   what would it decide?
-  tombolo policy apply rules.yaml                                 have it hold`,
+  tombolo policy apply rules.yaml                                 have it hold
+
+On the machine of the server root needs no key. From elsewhere give --url, and a key with
+the role policy in the variable TOMBOLO_API_KEY or in a file, --key-file.`,
 	}, newPolicyCheck(), newPolicyApply(), newPolicyExplain(), newPolicyShow())
+	addRemoteFlags(cmd, "policy")
+	return cmd
 }
 
 // readPolicy reads and checks a file; "-" is the standard input.
@@ -110,8 +116,47 @@ type keptRules struct {
 	server *api.Client // nil without a server
 }
 
-// withRules opens the rules for a command.
+// withRules opens the rules for a command: those of the server that --url names, or of the
+// data folder.
 func withRules(run func(cmd *cobra.Command, kept *keptRules, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		server, err := remote(cmd)
+		if err != nil {
+			return err
+		}
+		if server == nil {
+			return withOwnRules(run)(cmd, args)
+		}
+		names, err := namesOf(cmd.Context(), server)
+		if err != nil {
+			return err
+		}
+		return run(cmd, &keptRules{names: names, server: server}, args)
+	}
+}
+
+// namesOf are the names that a server has for its keys and templates. Who may not read its
+// rules names them by their ids.
+func namesOf(ctx context.Context, server *api.Client) (*rules.Names, error) {
+	now, err := server.Policy(ctx)
+	if api.HasCode(err, api.CodeRole) {
+		return &rules.Names{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var keys []store.Key
+	for _, k := range now.Keys {
+		keys = append(keys, store.Key{ID: k.ID, Name: k.Name})
+	}
+	var templates []store.Template
+	for _, t := range now.Templates {
+		templates = append(templates, store.Template{ID: t.ID, Name: t.Name})
+	}
+	return rules.NewNames(keys, templates), nil
+}
+
+func withOwnRules(run func(cmd *cobra.Command, kept *keptRules, args []string) error) func(*cobra.Command, []string) error {
 	return withStore(func(cmd *cobra.Command, records *sqlite.Store, args []string) error {
 		c, err := loadConfig(cmd)
 		if err != nil {
@@ -122,10 +167,10 @@ func withRules(run func(cmd *cobra.Command, kept *keptRules, args []string) erro
 			return err
 		}
 		kept := &keptRules{config: c, names: names, store: records}
-		client, server, err := control.Dial(cmd.Context(), c.Data)
+		client, _, err := control.Dial(cmd.Context(), c.Data)
 		switch {
 		case err == nil:
-			kept.server = api.NewClient(server.Address, "", client.HTTP())
+			kept.server = ownerAPI(client)
 		case !errors.Is(err, control.ErrNoServer):
 			return err
 		}

@@ -106,6 +106,11 @@ func LoadNames(ctx context.Context, s Store) (*Names, error) {
 	return &Names{keys, templates, func(ref string) (store.Template, error) { return s.Template(ctx, ref) }}, err
 }
 
+// NewNames are those of keys and templates that are known, which need ids and names only.
+func NewNames(keys []store.Key, templates []store.Template) *Names {
+	return &Names{keys: keys, templates: templates}
+}
+
 // ID finds the id of a key or template by its name or id, for policy.File.Resolve.
 func (n *Names) ID(kind policy.ScopeKind, name string) (string, error) {
 	if kind == policy.KeyScope {

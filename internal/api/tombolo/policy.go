@@ -29,6 +29,15 @@ type Policy struct {
 	// Revision names what is there. A change that names another one is refused; empty
 	// changes whatever is there.
 	Revision string `json:"revision,omitempty"`
+	// Keys and Templates are what scopes may be of. They are answered and never sent.
+	Keys      []Named `json:"keys,omitempty"`
+	Templates []Named `json:"templates,omitempty"`
+}
+
+// Named is a key or a template.
+type Named struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
 }
 
 // ExplainRequest asks what would be decided. A sandbox that is not there yet is described
@@ -67,7 +76,27 @@ func (a *API) getPolicy(c *call) (any, error) {
 	if err := checkQuery(c.r.URL.Query()); err != nil {
 		return nil, err
 	}
-	return a.policy(c.context())
+	p, err := a.policy(c.context())
+	if err != nil {
+		return nil, err
+	}
+	keys, err := a.Store.Keys(c.context())
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		p.Keys = append(p.Keys, Named{k.ID, k.Name})
+	}
+	templates, err := a.Store.Templates(c.context())
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range templates {
+		if of := (Named{t.ID, t.Name}); !slices.Contains(p.Templates, of) { // it has builds
+			p.Templates = append(p.Templates, of)
+		}
+	}
+	return p, nil
 }
 
 func (a *API) policy(ctx context.Context) (Policy, error) {
