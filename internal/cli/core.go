@@ -203,15 +203,11 @@ func (c *core) images() image.Builder {
 	}
 }
 
-// buildTemplate builds a template from the recipe of that name, telling
-// progress. as is the name it gets, alias[:tag].
-func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bool, progress io.Writer) (store.Template, error) {
+// buildTemplate builds a template from a recipe, telling progress. as is the name it
+// gets, alias[:tag].
+func (c *core) buildTemplate(ctx context.Context, recipe image.Recipe, as string, cold bool, progress io.Writer) (store.Template, error) {
 	name := store.SplitName(as)
 	if err := name.Check(); err != nil {
-		return store.Template{}, err
-	}
-	recipe, err := loadRecipe(recipeName)
-	if err != nil {
 		return store.Template{}, err
 	}
 	report := image.WriteProgress(progress)
@@ -245,12 +241,32 @@ func (c *core) buildTemplate(ctx context.Context, recipeName, as string, cold bo
 	return t, c.pruneImages(ctx, recipe.Name, filepath.Base(built.Path))
 }
 
-func loadRecipe(name string) (image.Recipe, error) {
-	recipe, err := image.Load(name)
-	if errors.Is(err, image.ErrNoRecipe) {
-		return recipe, fmt.Errorf("%w; there are %s", err, strings.Join(image.Recipes(), ", "))
+// loadRecipes loads recipes by their names, from a folder of one's own or, where that is
+// empty, from those of the program; all there are when none is named.
+func loadRecipes(folder string, names []string) ([]image.Recipe, error) {
+	load, all := image.Load, image.Recipes()
+	if folder != "" {
+		tree, own, err := image.Own(os.DirFS(folder))
+		if err != nil {
+			return nil, fmt.Errorf("--recipes %s: %w", folder, err)
+		}
+		load, all = func(name string) (image.Recipe, error) { return image.LoadFrom(tree, name) }, own
 	}
-	return recipe, err
+	if len(names) == 0 {
+		names = all
+	}
+	var recipes []image.Recipe
+	for _, name := range names {
+		recipe, err := load(name)
+		if errors.Is(err, image.ErrNoRecipe) {
+			err = fmt.Errorf("%w; there are %s", err, strings.Join(all, ", "))
+		}
+		if err != nil {
+			return nil, err
+		}
+		recipes = append(recipes, recipe)
+	}
+	return recipes, nil
 }
 
 // pruneImages removes the images of earlier versions of a recipe that no template

@@ -176,8 +176,12 @@ func (c *core) ensureTemplate(ctx context.Context, name string) error {
 		}
 		return templateError(fmt.Errorf("%w: %q", sandbox.ErrTemplateNotFound, name))
 	}
+	recipe, err := image.Load(name)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(os.Stderr, "template %s has to be built first, which takes a few minutes\n", name)
-	_, err = c.buildTemplate(ctx, name, name, false, os.Stderr)
+	_, err = c.buildTemplate(ctx, recipe, name, false, os.Stderr)
 	return err
 }
 

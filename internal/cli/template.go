@@ -82,7 +82,7 @@ func start(t store.Template) string {
 }
 
 func newTemplateBuild() *cobra.Command {
-	var as string
+	var as, folder string
 	var cold bool
 	var plan planFlags
 	cmd := &cobra.Command{
@@ -90,33 +90,37 @@ func newTemplateBuild() *cobra.Command {
 		Short: "Build templates from recipes, a Dockerfile or an image",
 		Long: fmt.Sprintf(`Build templates: the root image and the memory snapshot that their sandboxes are
 restored from. Recipes: %s; all of them when
-nothing is named. What is there already is kept: a second build takes no time.
+nothing is named. What is there already is kept: a second build takes no time. With
+--recipes they are yours: the folders in DIR, which may begin with the ones above.
 
 With --file a template is built from a Dockerfile, which copies files from CONTEXT
 (the current folder). FROM %sNAME begins with a template of this machine. No
 Docker is needed. With --image or --archive a template is made of an image.`, strings.Join(image.Recipes(), ", "), build.TemplatePrefix),
 		Example: `  tombolo template build base
+  tombolo template build --recipes ./recipes analysis
   tombolo template build -f Dockerfile --name web .
   tombolo template build --image node:24 --name node --memory 2GiB`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, recipes []string) error {
+		RunE: func(cmd *cobra.Command, names []string) error {
 			if plan.given() {
 				cmd.MarkFlagsMutuallyExclusive("file", "image", "archive", "cold")
+				cmd.MarkFlagsMutuallyExclusive("file", "image", "archive", "recipes")
 				if err := cmd.ValidateFlagGroups(); err != nil {
 					return err
 				}
-				return plan.build(cmd, as, recipes)
+				return plan.build(cmd, as, names)
 			}
 			for _, flag := range planOnly {
 				if cmd.Flags().Changed(flag) {
 					return fmt.Errorf("--%s goes with --file, --image or --archive", flag)
 				}
 			}
-			if len(recipes) == 0 {
-				recipes = image.Recipes()
+			if as != "" && len(names) != 1 {
+				return errors.New("--name goes with one recipe: name it")
 			}
-			if as != "" && len(recipes) != 1 {
-				return errors.New("--name goes with one recipe")
+			recipes, err := loadRecipes(folder, names)
+			if err != nil {
+				return err
 			}
 			c, err := loadConfig(cmd)
 			if err != nil {
@@ -130,6 +134,7 @@ Docker is needed. With --image or --archive a template is made of an image.`, st
 		},
 	}
 	plan.add(cmd)
+	cmd.Flags().StringVar(&folder, "recipes", "", "folder with recipes of your own, a folder each")
 	cmd.Flags().StringVar(&as, "name", "", "NAME or NAME:TAG of the template (default: the recipe's)")
 	cmd.Flags().BoolVar(&cold, "cold", false, "take no snapshot: every sandbox boots from the image")
 	return cmd
@@ -141,17 +146,12 @@ const recipesAtOnce = 2
 
 // buildRecipes builds the templates of recipes, the one named as where that says so.
 // The first failure ends the others.
-func (c *core) buildRecipes(ctx context.Context, recipes []string, as string, cold bool) error {
-	for _, recipe := range recipes {
-		if _, err := loadRecipe(recipe); err != nil {
-			return err
-		}
-	}
+func (c *core) buildRecipes(ctx context.Context, recipes []image.Recipe, as string, cold bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(recipesAtOnce)
 	for _, recipe := range recipes {
 		group.Go(func() error {
-			t, err := c.buildTemplate(ctx, recipe, cmp.Or(as, recipe), cold, os.Stderr)
+			t, err := c.buildTemplate(ctx, recipe, cmp.Or(as, recipe.Name), cold, os.Stderr)
 			if err != nil {
 				return err
 			}
