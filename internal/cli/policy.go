@@ -45,19 +45,28 @@ the role policy in the variable TOMBOLO_API_KEY or in a file, --key-file.`,
 	return cmd
 }
 
-// readPolicy reads and checks a file; "-" is the standard input.
-func readPolicy(path string) (policy.File, error) {
+// readRules reads a file of rules; "-" is the standard input.
+func readRules(path string) ([]byte, error) {
 	in := os.Stdin
 	if path != "-" {
 		var err error
 		if in, err = os.Open(path); err != nil {
-			return policy.File{}, err
+			return nil, err
 		}
 		defer in.Close()
 	}
 	data, err := io.ReadAll(io.LimitReader(in, policy.MaxFile+1))
 	if err != nil {
-		return policy.File{}, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return data, nil
+}
+
+// readPolicy reads and checks a file; "-" is the standard input.
+func readPolicy(path string) (policy.File, error) {
+	data, err := readRules(path)
+	if err != nil {
+		return policy.File{}, err
 	}
 	f, err := policy.ParseFile(data)
 	if err != nil {

@@ -64,6 +64,10 @@ it is in the audit log.`,
 			if err != nil {
 				return err
 			}
+			rules, err := network.table()
+			if err != nil {
+				return err
+			}
 			host, err := openHost(cmd.Context(), c, template)
 			if err != nil {
 				return err
@@ -75,6 +79,7 @@ it is in the audit log.`,
 				EnvVars:  env,
 				Network:  options,
 				Volumes:  volumes,
+				Rules:    rules,
 			}, execution{user: user, cwd: cwd, argv: argv})
 			return errors.Join(err, host.close())
 		},

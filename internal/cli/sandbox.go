@@ -19,7 +19,7 @@ import (
 
 func newSandbox() *cobra.Command {
 	return group(&cobra.Command{Use: "sandbox", Short: "List, create, use, pause, copy and kill sandboxes of the running server"},
-		newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxMetrics(),
+		newSandboxList(), newSandboxCreate(), newSandboxExec(), newSandboxLogs(), newSandboxMetrics(), newSandboxNetwork(),
 		newSandboxPause(), newSandboxResume(), newSandboxTimeout(), newSandboxFork(), newSandboxSnapshot(), newSandboxKill())
 }
 
@@ -177,6 +177,10 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 			if err != nil {
 				return err
 			}
+			rules, err := network.table()
+			if err != nil {
+				return err
+			}
 			options.PrivateTraffic = private
 			return withServer(func(ctx context.Context, client *control.Client, _ []string) error {
 				info, err := client.Create(ctx, sandbox.CreateRequest{
@@ -188,6 +192,7 @@ token in the header E2B-Traffic-Access-Token. --json prints it, now and never ag
 					Lifecycle: lifecycle,
 					Network:   options,
 					Volumes:   volumes,
+					Rules:     rules,
 				})
 				if err != nil {
 					return templateError(err)

@@ -119,5 +119,5 @@ func (w *waiting) tell(h approval.Hold) {
 		end = "\r\n" // a command may have it for itself
 	}
 	fmt.Fprintf(w.to, "tombolo: it waits for a person, until %s: %s%s", when(h.Deadline), visible(h.Action.String()), end)
-	fmt.Fprintf(w.to, "tombolo: elsewhere: tombolo approvals approve %s%s (or deny)%s", h.ID, w.data, end)
+	fmt.Fprintf(w.to, "tombolo: in another terminal: tombolo approvals approve %s%s (or deny)%s", h.ID, w.data, end)
 }

@@ -48,25 +48,44 @@ var scopeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 // no unknown or repeated keys, empty values, anchors, aliases, tags, or second documents.
 // Errors say the line.
 func ParseFile(data []byte) (File, error) {
-	if err := checkFileText(data); err != nil {
+	var f File
+	root, err := parseInto(data, &f)
+	if err != nil {
 		return File{}, err
+	}
+	return f, f.check(root)
+}
+
+// ParseTable reads one table by itself, as those of a sandbox are: what is below the
+// server in a file. It is checked as a file is.
+func ParseTable(data []byte) (FileTable, error) {
+	var t FileTable
+	root, err := parseInto(data, &t)
+	if err != nil {
+		return FileTable{}, err
+	}
+	return t, checkTable(Scope{SandboxScope, "any"}, t, root)
+}
+
+func parseInto(data []byte, into any) (root ast.Node, err error) {
+	if err := checkFileText(data); err != nil {
+		return nil, err
 	}
 	parsed, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return File{}, lineError(err)
+		return nil, lineError(err)
 	}
 	if len(parsed.Docs) != 1 || parsed.Docs[0].Body == nil {
-		return File{}, errors.New("the file must hold one document; to remove all rules write server: {}")
+		return nil, errors.New("the file must hold one document; to remove all rules write server: {}")
 	}
-	root := parsed.Docs[0].Body
+	root = parsed.Docs[0].Body
 	if err := checkNodes(root, 0); err != nil {
-		return File{}, err
+		return nil, err
 	}
-	var f File
-	if err := yaml.NodeToValue(root, &f, yaml.Strict()); err != nil {
-		return File{}, lineError(err)
+	if err := yaml.NodeToValue(root, into, yaml.Strict()); err != nil {
+		return nil, lineError(err)
 	}
-	return f, f.check(root)
+	return root, nil
 }
 
 // checkFileText looks at the bytes, before anything parses them.

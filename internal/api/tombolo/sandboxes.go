@@ -1,7 +1,10 @@
 package tombolo
 
 import (
+	"context"
+	"net/http"
 	"net/netip"
+	"net/url"
 
 	"github.com/tombolo-dev/tombolo/internal/api/options"
 	"github.com/tombolo-dev/tombolo/internal/approval"
@@ -131,4 +134,9 @@ func (a *API) putNetwork(c *call) (any, error) {
 		return nil, err
 	}
 	return withoutPassword(info.Network), nil
+}
+
+// Network tells what goes out of a sandbox.
+func (c *Client) Network(ctx context.Context, sandboxID string) (n Network, err error) {
+	return n, c.do(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(sandboxID)+"/network", nil, &n)
 }
