@@ -24,6 +24,13 @@ func KeyFile(data string) string { return filepath.Join(data, "keys", "audit.key
 // Dir is where the log of a data folder is.
 func Dir(data string) string { return filepath.Join(data, "audit") }
 
+// For is a key for another use, which tells nothing of k.
+func (k Key) For(use string) []byte {
+	m := hmac.New(sha256.New, k)
+	m.Write([]byte("tombolo use " + use))
+	return m.Sum(nil)
+}
+
 // ReadKey reads a key; fs.ErrNotExist when there is none.
 func ReadKey(file string) (Key, error) {
 	raw, err := os.ReadFile(file)

@@ -81,8 +81,12 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 	if err != nil {
 		return g, err
 	}
+	key, err := audit.ReadKey(audit.KeyFile(c.Data))
+	if err != nil {
+		return g, err
+	}
 	g.guard, err = guard.New(ctx, guard.Config{
-		Proxy: proxy,
+		Proxy: proxy, DigestKey: key.For("digests"),
 		Store: records, Tables: (&rules.Keeper{Store: records}).Tables, Audit: g.audit, Desk: g.desk, Vault: g.secrets, Interceptor: g.interceptor, Actor: actorOf, Log: log,
 		OnRefusal: tellRefusals(g.refusals), OnStray: g.tellStray,
 		Inside: func(n *guard.Network) http.Handler { return n.Page(authority.PEM()) },

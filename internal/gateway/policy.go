@@ -67,7 +67,8 @@ type Request struct {
 	// OtherPaths are what servers may take for the path in its place: with an encoded
 	// slash as a letter, or decoded more than once. What is allowed must be so as each.
 	OtherPaths []string
-	Encrypted  bool // within TLS
+	Query      string // as it was sent, placeholders too
+	Encrypted  bool   // within TLS
 }
 
 // Verdict is what a policy says.

@@ -7,6 +7,8 @@ package guard
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -67,7 +69,10 @@ type Config struct {
 	// Proxy is what connections out of all sandboxes go through that have none of their
 	// own; nil is none.
 	Proxy *sandbox.EgressProxy
-	Log   *slog.Logger
+	// DigestKey makes digests of what people may not read, so that nobody finds it by
+	// guessing. With another key what was approved by such a digest is asked about again. Nil is a random one.
+	DigestKey []byte
+	Log       *slog.Logger
 }
 
 // Guard decides. Safe for concurrent use.
@@ -87,6 +92,10 @@ type Guard struct {
 
 // New returns a guard with the tables that the store has.
 func New(ctx context.Context, c Config) (*Guard, error) {
+	if c.DigestKey == nil {
+		c.DigestKey = make([]byte, sha256.Size)
+		rand.Read(c.DigestKey) // never fails
+	}
 	g := &Guard{config: c, public: gateway.NewPublic(), networks: map[*Network]struct{}{}, narrow: map[string]*narrow{}, changed: make(chan struct{})}
 	return g, g.Reload(ctx)
 }

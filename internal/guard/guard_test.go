@@ -440,3 +440,39 @@ func TestABuildIsJudgedByWhatItRuns(t *testing.T) {
 		require.Equal(t, rule, w.records.last(t).Rule)
 	}
 }
+
+// Requests that differ in what no rule speaks of are asked about apart, and it is not told.
+func TestWhatPeopleMayNotReadIsPartOfWhatTheyApprove(t *testing.T) {
+	d := &desk{state: approval.Approved}
+	posts := policy.Table{Scope: server, Rules: []policy.Rule{{Name: "posts", Kind: policy.Egress, Decision: policy.Ask, Match: []policy.Match{{Host: []string{"example.com"}, Method: []string{"POST"}}}}}}
+	posts.Rules = append(posts.Rules, says(policy.Exec, policy.Ask).Rules...)
+	w := newWorld(t, d, posts)
+	transfer := func(method, query string) {
+		r := gateway.Request{Protocol: gateway.HTTP, Destination: at("93.184.216.34:80"), Name: "example.com", Names: []string{"example.com"}, Method: method, Path: "/transfer", Query: query}
+		require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), r).Verdict)
+		r.Again = true
+		require.Equal(t, gateway.Allow, w.policy.Decide(t.Context(), r).Verdict, "what was approved goes on")
+		r.Query += "&more"
+		require.Equal(t, method == "GET", w.policy.Decide(t.Context(), r).Verdict == gateway.Allow)
+	}
+	transfer("GET", "to=a")
+	require.Empty(t, d.asked)
+	transfer("POST", "to=a")
+	transfer("POST", "to=b")
+	transfer("POST", "to=a")
+	require.Len(t, d.asked, 3)
+	require.Equal(t, d.asked[0].Hash(), d.asked[2].Hash())
+	require.NotEqual(t, d.asked[0].Hash(), d.asked[1].Hash())
+	require.NotContains(t, d.asked[0].Query, "to=a")
+
+	command := policy.Action{Kind: policy.Exec, Command: "ls", User: "user", Env: "PIN #0123456789abcdef0123456789abcdef"}
+	for range 2 {
+		require.NoError(t, w.Admit(t.Context(), sandbox.Info{ID: "i1", KeyID: "k1"}, command))
+	}
+	require.Equal(t, d.asked[3].Env, d.asked[4].Env)
+	require.Regexp(t, "^PIN #[0-9a-f]{32}$", d.asked[3].Env)
+	require.NotEqual(t, command.Env, d.asked[3].Env, "who does not have the key cannot guess at it")
+	other := newWorld(t, d, says(policy.Exec, policy.Ask))
+	require.NoError(t, other.Admit(t.Context(), sandbox.Info{ID: "i1", KeyID: "k1"}, command))
+	require.NotEqual(t, d.asked[3].Env, d.asked[5].Env)
+}

@@ -509,6 +509,9 @@ func (n judge) finish(ctx context.Context, st *standing, r gateway.Request, a po
 			v.Decision, v.Reason = policy.Deny, "a rule asks for more than this connection shows: "+v.Reason
 		}
 	}
+	if v.Decision == policy.Ask && a.Path != "" {
+		a.Query = n.guard.digest("query", r.Query)
+	}
 	o := n.guard.settle(ctx, st.owner.Subject, a, v, func() policy.Verdict {
 		if now := n.standing(); now != nil && now.broken == "" {
 			var others []string

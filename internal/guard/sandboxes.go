@@ -158,6 +158,7 @@ func (g *Guard) AdmitBuild(ctx context.Context, s policy.Subject, actions []poli
 func (g *Guard) Admit(ctx context.Context, info sandbox.Info, a policy.Action) error {
 	switch a.Kind {
 	case policy.Exec:
+		a.Env = g.keyed(a.Env)
 		return g.admitFor(ctx, info, audit.Exec, "start", a)
 	case policy.FileOut:
 		return g.admitFor(ctx, info, audit.File, "read", a)

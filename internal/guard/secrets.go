@@ -82,7 +82,9 @@ func (n judge) Rewrite(ctx context.Context, r gateway.Request, out *http.Request
 				return use, policy.Verdict{Decision: policy.Deny, Reason: "the sandbox is gone, or its rules cannot be read"}
 			}
 			var v policy.Verdict
-			a, v = judge()
+			if a, v = judge(); v.Decision == policy.Ask {
+				a.Query = n.guard.digest("query", r.Query)
+			}
 			o = n.guard.settle(ctx, st.owner.Subject, a, v, func() policy.Verdict { _, v := judge(); return v }, false)
 		}
 		n.guard.record(st.owner.Subject, audit.Secret, "sandbox:"+st.owner.SandboxID, "use", a, o)

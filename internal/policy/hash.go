@@ -10,7 +10,7 @@ import (
 // fieldOf says which of Fields a field of Action belongs to.
 var fieldOf = map[string]Fields{
 	"Host": HostField, "Address": AddressField, "Port": PortField, "Protocol": PortField,
-	"Method": RequestField, "Path": RequestField,
+	"Method": RequestField, "Path": RequestField, "Query": RequestField,
 }
 
 // Hash is SHA-256, in hex, of all that is known of an action and of what is not: two

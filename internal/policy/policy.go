@@ -64,7 +64,7 @@ const (
 	HostField     Fields = 1 << iota // Host
 	AddressField                     // Address
 	PortField                        // Port and Protocol
-	RequestField                     // Method and Path
+	RequestField                     // Method, Path and Query
 	LanguageField                    // Language, of code for a context that was made before
 )
 
@@ -80,7 +80,10 @@ type Action struct {
 	Port     uint16     `json:"port,omitempty"` // of Port too
 	Method   string     `json:"method,omitempty"`
 	Path     string     `json:"path,omitempty"` // decoded and cleaned, without query
-	Unknown  Fields     `json:"-"`
+	// Query is a digest of the query of a request that a person is asked about, which may be
+	// secret: so that requests which differ in it are asked about apart.
+	Query   string `json:"query,omitempty"`
+	Unknown Fields `json:"-"`
 
 	// Secret.
 	Secret string `json:"secret,omitempty"` // its name

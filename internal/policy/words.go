@@ -356,7 +356,8 @@ func split(text string) (words []string, err error) {
 	}
 }
 
-// String writes the action in words that [ParseAction] reads as the same action.
+// String writes the action in words that [ParseAction] reads as the same action, but for
+// the digest of a query.
 func (a Action) String() string {
 	words := []string{string(a.Kind)}
 	switch a.Kind {

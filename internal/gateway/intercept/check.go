@@ -39,6 +39,7 @@ func requestOf(c *gateway.Intercepted, r *http.Request) (gateway.Request, *probl
 		return request, bad("%s", err)
 	}
 	request.Path, request.OtherPaths = path, otherPaths(r.URL, path)
+	request.Query = r.URL.RawQuery
 	return request, nil
 }
 

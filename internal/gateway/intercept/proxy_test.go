@@ -63,7 +63,7 @@ func TestRequestAndAnswerPassAsTheyAre(t *testing.T) {
 		}
 		require.Equal(t, gateway.Request{
 			Protocol: gateway.HTTP, Destination: w.addr, Name: "localhost",
-			Method: "PUT", Path: "/a b/{c}", Encrypted: w.conn.TLS,
+			Method: "PUT", Path: "/a b/{c}", Query: "q=%zz;x", Encrypted: w.conn.TLS,
 		}, w.lastJudged())
 	})
 }
