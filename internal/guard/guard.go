@@ -138,9 +138,6 @@ func (g *Guard) rulesChange() <-chan struct{} {
 	return g.changed
 }
 
-// Book has the tables of all scopes but those of sandboxes.
-func (g *Guard) Book() *policy.Book { return &g.book }
-
 // Recheck has all open connections judged again, as after a grant was taken back.
 func (g *Guard) Recheck() {
 	g.mu.Lock()

@@ -13,29 +13,24 @@ func TestBook(t *testing.T) {
 	var book policy.Book
 	subject := policy.Subject{SandboxID: "s", KeyID: "k", TemplateID: "t"}
 	require.Empty(t, book.For(subject))
-	require.Empty(t, book.Tables())
-	scopes := []policy.Scope{{Kind: policy.ServerScope}, {Kind: policy.KeyScope, ID: "k"}, {Kind: policy.TemplateScope, ID: "t"}, {Kind: policy.SandboxScope, ID: "s"}}
-	for i := len(scopes) - 1; i >= 0; i-- {
-		require.NoError(t, book.Put(policy.Table{Scope: scopes[i]}))
-	}
-	require.NoError(t, book.Put(policy.Table{Scope: policy.Scope{Kind: policy.KeyScope, ID: "other"}}))
+	scopes := []policy.Scope{{Kind: policy.ServerScope}, {Kind: policy.KeyScope, ID: "k"}, {Kind: policy.TemplateScope, ID: "t"}}
+	other := policy.Scope{Kind: policy.KeyScope, ID: "other"}
+	require.NoError(t, book.Replace([]policy.Table{{Scope: other}, {Scope: scopes[2]}, {Scope: scopes[1]}, {Scope: scopes[0]}}))
 	require.Equal(t, scopes, scopesOf(book.For(subject)), "the widest first")
 	require.Equal(t, scopes[:1], scopesOf(book.For(policy.Subject{})), "no id is no scope")
-	require.Len(t, book.Tables(), 5)
 
-	require.Error(t, book.Put(policy.Table{Scope: scopes[1], Rules: []policy.Rule{{Name: "bad"}}}))
-	require.Equal(t, scopes, scopesOf(book.For(subject)), "what is refused changes nothing")
-	require.Error(t, book.Put(policy.Table{Scope: policy.Scope{Kind: policy.KeyScope}}), "a key without an id")
-	require.Error(t, book.Put(policy.Table{Scope: policy.Scope{Kind: policy.ServerScope, ID: "x"}}))
-
-	require.Error(t, book.Replace([]policy.Table{{Scope: scopes[0]}, {Scope: scopes[0]}}), "one scope twice")
-	require.Error(t, book.Replace([]policy.Table{{Scope: scopes[3]}}), "a sandbox")
-	require.NoError(t, book.Replace([]policy.Table{{Scope: scopes[2]}}))
-	require.Equal(t, scopes[2:], scopesOf(book.For(subject)), "those of sandboxes stay")
-	for _, scope := range scopes {
-		book.Remove(scope)
+	for about, tables := range map[string][]policy.Table{
+		"a rule of no kind":   {{Scope: scopes[1], Rules: []policy.Rule{{Name: "bad"}}}},
+		"a key without an id": {{Scope: policy.Scope{Kind: policy.KeyScope}}},
+		"the server of an id": {{Scope: policy.Scope{Kind: policy.ServerScope, ID: "x"}}},
+		"one scope twice":     {{Scope: scopes[0]}, {Scope: scopes[0]}},
+		"that of a sandbox":   {{Scope: policy.Scope{Kind: policy.SandboxScope, ID: "s"}}},
+	} {
+		require.Error(t, book.Replace(tables), about)
+		require.Equal(t, scopes, scopesOf(book.For(subject)), "what is refused changes nothing")
 	}
-	require.Empty(t, book.Tables())
+	require.NoError(t, book.Replace([]policy.Table{{Scope: scopes[2]}}))
+	require.Equal(t, scopes[2:], scopesOf(book.For(subject)), "what is not among the new ones is gone")
 }
 
 // TestNobodySeesHalfOfAReplacement: the two tables of each generation agree.

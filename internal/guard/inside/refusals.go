@@ -107,13 +107,6 @@ func (l *Refusals) Find(id string) (Refusal, bool) {
 	return found, true
 }
 
-// Clear forgets all, for a network that another sandbox gets.
-func (l *Refusals) Clear() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last, l.ids, l.byID = nil, nil, nil
-}
-
 func short(text string) string {
 	if len(text) > maxText {
 		text = text[:maxText] + "…"
