@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/wholefile"
 )
 
 // What the log says about itself, in records of the kind Server.
@@ -337,5 +339,5 @@ func (c *chain) sync() error {
 }
 
 func (c *chain) writeHead(h Head) error {
-	return writeWhole(filepath.Join(c.dir, headFile), c.keys.sealHead(h))
+	return wholefile.Write(filepath.Join(c.dir, headFile), 0o600, c.keys.sealHead(h))
 }

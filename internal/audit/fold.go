@@ -14,13 +14,15 @@ const (
 	Visitor = "visitor"
 )
 
-// What code inside, or a stranger, can cause is kept one by one up to a rate. Beyond
-// it equal records become one with a count, each foldEvery, and beyond foldKinds
-// different ones they are counted only. So nobody can fill the log, and with it push
-// out what is older.
+// What code inside, a stranger, or whoever has the token of a sandbox or volume, can
+// cause is kept one by one up to a rate. Beyond it equal records become one with a
+// count, each foldEvery, and beyond foldKinds different ones they are counted only. So
+// nobody can fill the log, and with it push out what is older. Commands of who has a
+// token have ten times the rate: each is a record worth having.
 const (
 	foldBurst = 1000
 	foldRate  = 5 // a second
+	execTimes = 10
 	foldEvery = 10 * time.Second
 	foldKinds = 100
 	foldBytes = 128 << 10 // of details held for one actor
@@ -39,8 +41,25 @@ type source struct {
 	decision string
 }
 
+// rate is by how much the burst and the rate of a source are more than the least; 0 is
+// for those whose records are all kept.
+func (s source) rate() float64 {
+	who, _, _ := strings.Cut(s.actor, ":")
+	switch who {
+	case Nobody, Visitor, "sandbox", "volume":
+		return 1
+	case "token":
+		if s.kind == Exec {
+			return execTimes
+		}
+		return 1
+	}
+	return 0
+}
+
 // folding is one actor's.
 type folding struct {
+	rate   float64
 	tokens float64
 	at     time.Time
 	held   map[foldKey]*Record
@@ -59,15 +78,17 @@ func newFold() *fold { return &fold{actors: map[source]*folding{}} }
 
 // pass tells whether a record is kept by itself; if not, it is held or counted.
 func (f *fold) pass(r Record) bool {
-	if r.Actor != Nobody && r.Actor != Visitor && !strings.HasPrefix(r.Actor, "sandbox:") {
+	from := source{r.Actor, r.Kind, r.Decision}
+	rate := from.rate()
+	if rate == 0 {
 		return true
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := f.actors[source{r.Actor, r.Kind, r.Decision}]
+	a := f.actors[from]
 	if a == nil {
-		a = &folding{tokens: foldBurst, at: r.Time, held: map[foldKey]*Record{}, over: map[string]int{}}
-		f.actors[source{r.Actor, r.Kind, r.Decision}] = a
+		a = &folding{rate: rate, tokens: rate * foldBurst, at: r.Time, held: map[foldKey]*Record{}, over: map[string]int{}}
+		f.actors[from] = a
 	}
 	a.fill(r.Time)
 	if a.tokens >= 1 {
@@ -80,7 +101,7 @@ func (f *fold) pass(r Record) bool {
 
 func (a *folding) fill(now time.Time) {
 	if passed := now.Sub(a.at); passed > 0 {
-		a.tokens = min(foldBurst, a.tokens+foldRate*passed.Seconds())
+		a.tokens = min(a.rate*foldBurst, a.tokens+a.rate*foldRate*passed.Seconds())
 		a.at = now
 	}
 }
@@ -120,7 +141,7 @@ func (f *fold) take() []Record {
 			records = append(records, r)
 		}
 		a.fill(now)
-		if len(a.held) == 0 && len(a.over) == 0 && a.tokens >= foldBurst {
+		if len(a.held) == 0 && len(a.over) == 0 && a.tokens >= a.rate*foldBurst {
 			delete(f.actors, from)
 			continue
 		}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/tombolo-dev/tombolo/internal/wholefile"
 )
 
 // Key is the secret of a chain, keySize bytes.
@@ -59,27 +61,7 @@ func ensureKey(file string, begun bool) (Key, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, err
 	}
-	return key, writeWhole(file, []byte(hex.EncodeToString(key)+"\n"))
-}
-
-// writeWhole puts a file in place that is on the disk and complete, or changes nothing.
-func writeWhole(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return key, wholefile.Write(file, 0o600, []byte(hex.EncodeToString(key)+"\n"))
 }
 
 // keys are a chain's key, made into one for each use.

@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/tombolo-dev/tombolo/internal/wholefile"
 )
 
 const (
@@ -106,10 +108,10 @@ func makeAuthority(dataDir string, domain Domain, now time.Time) error {
 	if err := os.Remove(AuthorityFile(dataDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := writePEM(authorityKeyFile(dataDir), 0o600, "PRIVATE KEY", keyDER); err != nil {
+	if err := wholefile.Write(authorityKeyFile(dataDir), 0o600, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})); err != nil {
 		return err
 	}
-	return writePEM(AuthorityFile(dataDir), 0o644, "CERTIFICATE", der)
+	return wholefile.Write(AuthorityFile(dataDir), 0o644, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
 // shorten keeps a name within the 64 characters of a common name.
@@ -128,20 +130,6 @@ func newSerial() *big.Int {
 		panic(err) // crypto/rand does not fail
 	}
 	return serial.Add(serial, big.NewInt(1))
-}
-
-// writePEM replaces a file in one step.
-func writePEM(path string, mode os.FileMode, kind string, der []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(file.Name())
-	err = errors.Join(file.Chmod(mode), pem.Encode(file, &pem.Block{Type: kind, Bytes: der}), file.Sync(), file.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return os.Rename(file.Name(), path)
 }
 
 // OpenAuthority reads the authority of a data folder. ErrNoAuthority when there

@@ -19,6 +19,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/wholefile"
 )
 
 // approvalHookID is the webhook that --approval-webhook names.
@@ -73,7 +74,7 @@ func approvalHookSecret(data string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return "", err
 	}
-	return secret, os.WriteFile(file, []byte(secret+"\n"), 0o600)
+	return secret, wholefile.Write(file, 0o600, []byte(secret+"\n"))
 }
 
 // recordApprovals has the changes of holds recorded as events of their sandboxes, for

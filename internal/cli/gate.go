@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
@@ -33,6 +34,7 @@ type gate struct {
 	refusals    *event.Refusals
 	secrets     *secret.Vault
 	stopSecrets func()
+	stopRecords func() // of approvals; after the desk
 	// bundle is what sandboxes trust, PEM; empty leaves what their images trust.
 	bundle []byte
 }
@@ -65,7 +67,9 @@ func openGate(ctx context.Context, c config, records *sqlite.Store, events *even
 	if err != nil {
 		return g, err
 	}
-	audited, told := recordHolds(g.audit), recordApprovals(records, events, log)
+	var audited func(approval.Hold)
+	audited, g.stopRecords = handOver(recordHolds(g.audit))
+	told := recordApprovals(records, events, log)
 	if g.desk, err = approval.Open(ctx, approval.Config{Store: records, Log: log, Patience: patience, OnChange: func(h approval.Hold) {
 		audited(h)
 		told(h)
@@ -145,6 +149,9 @@ func (g *gate) Close() error {
 	if g.desk != nil {
 		g.desk.Close()
 	}
+	if g.stopRecords != nil {
+		g.stopRecords()
+	}
 	if g.refusals != nil {
 		g.refusals.Close()
 	}
@@ -155,6 +162,38 @@ func (g *gate) Close() error {
 		errs = append(errs, g.audit.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// maxHandedOver is how many values wait for who takes them.
+const maxHandedOver = 1024
+
+// handOver has take called for each value that is given, in order, by a goroutine of its
+// own, so that who gives does not wait while the audit log cannot be written. Stop returns
+// when all are taken; what is given later is dropped.
+func handOver[T any](take func(T)) (give func(T), stop func()) {
+	var giving sync.RWMutex // held for reading while a value is given
+	stopped := false
+	values, done := make(chan T, maxHandedOver), make(chan struct{})
+	go func() {
+		defer close(done)
+		for v := range values {
+			take(v)
+		}
+	}()
+	give = func(v T) {
+		giving.RLock()
+		defer giving.RUnlock()
+		if !stopped {
+			values <- v
+		}
+	}
+	return give, func() {
+		giving.Lock()
+		stopped = true
+		close(values)
+		giving.Unlock()
+		<-done
+	}
 }
 
 // actorOf tells who makes the request of a context, for records.

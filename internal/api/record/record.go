@@ -1,5 +1,6 @@
 // Package record writes the calls of the server's APIs into the audit log: those that
-// change something, and those that were refused. It knows what a request asks for and
+// change something, those that were refused, and those that look at what is to be looked
+// at by few. It knows what a request asks for and
 // how it was answered, and never reads what is in a body, a header or a query.
 package record
 
@@ -31,6 +32,7 @@ type call struct {
 	keyID   string
 	sandbox string
 	notes   map[string]string
+	look    bool
 }
 
 type callKey struct{}
@@ -73,7 +75,20 @@ func Note(ctx context.Context, name, value string) {
 	}
 }
 
+// Look says that the request of a context, which only reads, reads what few may. Who asks
+// again and again is recorded once a minute; a stream when it begins.
+func Look(ctx context.Context) {
+	if c := of(ctx); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.look = true
+	}
+}
+
 const (
+	lookEvery = time.Minute
+	maxLooks  = 1000 // callers and routes that are remembered
+
 	maxNote = 512 // bytes of a note
 	maxPath = 200 // bytes of a path that is no endpoint
 )
@@ -84,20 +99,50 @@ func (q Requests) Wrap(api http.Handler) http.Handler {
 	if q.Actor == "" {
 		q.Actor = audit.Nobody
 	}
+	looks := &looks{last: map[string]time.Time{}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, c := time.Now(), &call{actor: q.Actor}
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		answer := &answer{ResponseWriter: w}
+		answer.begins = func(status int) {
+			if who, is := c.looks(); is && !refused(status) && looks.first(who+" "+r.Pattern, began) {
+				q.Log.Append(q.record(r, c, status, began))
+			}
+		}
 		defer func() { // a handler that breaks off panics
 			if worth(r.Method, answer.status) {
 				q.Log.Append(q.record(r, c, answer.status, began))
 			}
 		}()
 		api.ServeHTTP(answer, r)
-		if answer.status == 0 {
-			answer.status = http.StatusOK // the server's, of a handler that wrote nothing
-		}
+		answer.begin(http.StatusOK) // the server's, of a handler that wrote nothing
 	})
+}
+
+func (c *call) looks() (who string, is bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.actor, c.look
+}
+
+// looks remembers who looked at what lately.
+type looks struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+// first tells whether a look is none of those that were recorded a moment ago.
+func (l *looks) first(what string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.last[what]) < lookEvery {
+		return false
+	}
+	if len(l.last) >= maxLooks {
+		clear(l.last)
+	}
+	l.last[what] = now
+	return true
 }
 
 // worth tells whether a request is recorded. The status is 0 when it broke off.
@@ -194,19 +239,25 @@ func pathValues(r *http.Request) map[string]string {
 type answer struct {
 	http.ResponseWriter
 	status int
+	begins func(status int) // called once
+}
+
+func (a *answer) begin(status int) {
+	if a.status == 0 {
+		a.status = status
+		a.begins(status)
+	}
 }
 
 func (a *answer) WriteHeader(status int) {
-	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		a.status = status
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		a.begin(status)
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
 func (a *answer) Write(p []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a.begin(http.StatusOK)
 	return a.ResponseWriter.Write(p)
 }
 
@@ -214,16 +265,14 @@ func (a *answer) Write(p []byte) (int, error) {
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(a.ResponseWriter).Hijack()
 	if err == nil {
-		a.status = http.StatusSwitchingProtocols
+		a.begin(http.StatusSwitchingProtocols)
 	}
 	return conn, buffered, err
 }
 
 // FlushError is what http.ResponseController calls.
 func (a *answer) FlushError() error {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a.begin(http.StatusOK)
 	return http.NewResponseController(a.ResponseWriter).Flush()
 }
 

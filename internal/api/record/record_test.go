@@ -17,6 +17,49 @@ type records chan audit.Record
 
 func (c records) Append(r audit.Record) { c <- r }
 
+func TestWhoLooksIsRecorded(t *testing.T) {
+	log := make(records, 10)
+	mux := http.NewServeMux()
+	for _, path := range []string{"GET /log", "GET /other"} {
+		mux.HandleFunc(path, func(_ http.ResponseWriter, r *http.Request) { record.Look(r.Context()) })
+	}
+	mux.HandleFunc("GET /stream", func(w http.ResponseWriter, r *http.Request) {
+		record.Caller(r.Context(), "key:"+r.Header.Get("who"), "")
+		record.Look(r.Context())
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("GET /page", func(http.ResponseWriter, *http.Request) {})
+	server := httptest.NewServer(record.Requests{Log: log, API: "owner", Actor: "owner"}.Wrap(mux))
+	defer server.Close()
+	get := func(path, who string) io.Closer {
+		r, err := http.NewRequest(http.MethodGet, server.URL+path, nil)
+		require.NoError(t, err)
+		r.Header.Set("who", who)
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		return answer.Body
+	}
+	for range 3 {
+		get("/log", "").Close()
+		get("/page", "").Close()
+	}
+	get("/other", "").Close()
+	require.Equal(t, "GET /log", (<-log).What)
+	require.Equal(t, "GET /other", (<-log).What, "the same again within a minute is not")
+
+	first := get("/stream", "a")
+	r := <-log
+	require.Equal(t, "GET /stream", r.What, "a stream is recorded when it begins")
+	require.Equal(t, "key:a", r.Actor)
+	second := get("/stream", "b")
+	require.Equal(t, "key:b", (<-log).Actor)
+	first.Close()
+	second.Close()
+	server.Close()
+	require.Empty(t, log, "and not again when it ends")
+}
+
 func TestAnswersPassUnchanged(t *testing.T) {
 	log := make(records, 10)
 	mux := http.NewServeMux()

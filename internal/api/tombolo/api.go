@@ -53,6 +53,7 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/api/auth"
+	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -226,14 +227,25 @@ func (a *API) admit(c *call, to route) (any, error) {
 	if to.part == nil {
 		return nil, fail(http.StatusNotImplemented, CodeUnavailable, "this server runs without what %s is about", to.path)
 	}
+	if to.method == http.MethodGet && slices.ContainsFunc(looked, func(path string) bool { return strings.HasPrefix(to.path, path) }) {
+		record.Look(c.context())
+	}
 	return to.serve(c)
 }
+
+// looked are routes of which it is recorded that somebody read them.
+var looked = []string{"/audit", "/approvals", "/grants"}
 
 // fail answers an error.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := encodeError(err)
-	if e.Status == http.StatusInternalServerError && r.Context().Err() == nil {
-		a.Log.Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	if e.Status == http.StatusInternalServerError {
+		if r.Context().Err() == nil {
+			a.Log.Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		}
+		if auth.From(r.Context()).IsOwner() { // who may read the log
+			e.Message = err.Error()
+		}
 	}
 	writeError(w, e)
 }

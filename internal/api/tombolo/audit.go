@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/audit"
@@ -59,15 +60,37 @@ func (a *API) readAudit(c *call) (any, error) {
 		defer a.streams.leave(actor)
 	}
 	ctx, cancel := context.WithCancel(c.context())
-	defer cancel()
 	defer context.AfterFunc(a.streams.ctx, cancel)()
 	out := &lines{w: c.w, rc: http.NewResponseController(c.w), follow: follow}
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		defer cancel()
+		a.beat(ctx, c, out)
+	})
 	if last > 0 || follow {
 		err = audit.Tail(ctx, a.AuditDir, f, last, follow, out.write)
 	} else {
 		err = audit.Read(ctx, a.AuditDir, f, out.write)
 	}
+	cancel()
+	beating.Wait()
 	return out.end(err)
+}
+
+// beat returns when the caller is gone, or its key, or the rights of that.
+func (a *API) beat(ctx context.Context, c *call, out *lines) {
+	ticks := time.NewTicker(a.heartbeat)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+			if !a.keys.Same(ctx, c.auth) || out.beat() != nil {
+				return
+			}
+		}
+	}
 }
 
 func auditFilter(q url.Values) (f audit.Filter, err error) {
@@ -98,7 +121,9 @@ type lines struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	follow bool
-	begun  bool
+
+	mu    sync.Mutex
+	begun bool
 }
 
 func (l *lines) begin() {
@@ -109,11 +134,25 @@ func (l *lines) begin() {
 }
 
 func (l *lines) write(_ audit.Record, line []byte) error {
+	return l.send(append(line[:len(line):len(line)], '\n'))
+}
+
+// beat says with an empty line that what is followed lives.
+func (l *lines) beat() error {
+	if !l.follow {
+		return nil
+	}
+	return l.send([]byte("\n"))
+}
+
+func (l *lines) send(line []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.begun {
 		l.begin()
 	}
 	_ = l.rc.SetWriteDeadline(time.Now().Add(streamPatience))
-	if _, err := l.w.Write(append(line[:len(line):len(line)], '\n')); err != nil || !l.follow {
+	if _, err := l.w.Write(line); err != nil || !l.follow {
 		return err
 	}
 	return l.rc.Flush()

@@ -53,7 +53,8 @@ func forbidden(format string, args ...any) *Error {
 	return fail(http.StatusForbidden, CodeForbidden, format, args...)
 }
 
-// encodeError is the one place that maps errors of the packages behind to the wire.
+// encodeError is the one place that maps errors of the packages behind to the wire. What
+// nobody could foresee names paths and records that are not for callers.
 func encodeError(err error) *Error {
 	var (
 		wire *Error
@@ -89,7 +90,7 @@ func encodeError(err error) *Error {
 	case errors.Is(err, approval.ErrClosed), errors.Is(err, sandbox.ErrStopping):
 		return fail(http.StatusServiceUnavailable, CodeStopping, "%s", err)
 	}
-	return fail(http.StatusInternalServerError, CodeInternal, "%s", err)
+	return fail(http.StatusInternalServerError, CodeInternal, "the server could not do this; its log says why")
 }
 
 func writeError(w http.ResponseWriter, e *Error) {

@@ -3,8 +3,10 @@ package tombolo_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // TestRolesOfRoutes: role by route, may it? What is allowed may still find nothing (404)
@@ -336,6 +339,74 @@ func TestAuditIsFollowed(t *testing.T) {
 	wg.Wait()
 	w.api.Close()
 	<-ended
+}
+
+func TestAFollowedAuditLogEndsWithItsKey(t *testing.T) {
+	for name, change := range map[string]func(w *world) error{
+		"deleted": func(w *world) error { return w.store.DeleteKey(context.Background(), "eve") },
+		"without the role": func(w *world) error {
+			_, err := w.store.UpdateKey(context.Background(), "eve", func(k *store.Key) error { k.Roles = []store.Role{policies}; return nil })
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.api.SetHeartbeat(10 * time.Millisecond)
+			request, err := http.NewRequestWithContext(t.Context(), "GET", w.server.URL+tombolo.Prefix+"/audit?follow=true&sandbox=none", nil)
+			require.NoError(t, err)
+			request.Header.Set("X-API-KEY", w.secrets["eve"])
+			answer, err := http.DefaultClient.Do(request)
+			require.NoError(t, err)
+			defer answer.Body.Close()
+			beat := make([]byte, 1)
+			_, err = io.ReadFull(answer.Body, beat)
+			require.NoError(t, err)
+			require.Equal(t, "\n", string(beat), "what has nothing to tell says that it lives")
+			require.Equal(t, []string{"GET " + tombolo.Prefix + "/audit"}, w.looks("key:key-eve"), "who follows it is in it")
+			require.NoError(t, change(w))
+			rest, err := io.ReadAll(answer.Body)
+			require.NoError(t, err, "the stream ends, and is not broken off")
+			require.Empty(t, strings.TrimSpace(string(rest)))
+		})
+	}
+}
+
+func TestWhoReadsWhatFewMayIsRecorded(t *testing.T) {
+	w := newWorld(t)
+	h, _ := w.ask("alice", "waits.example")
+	for _, path := range []string{"/approvals", "/approvals/" + h.ID, "/grants", "/policy", "/sandboxes/i-alice/rules"} {
+		for range 2 {
+			require.Equal(t, 200, w.do("pat", "GET", path, "").code, path)
+		}
+	}
+	p := "GET " + tombolo.Prefix
+	require.ElementsMatch(t, []string{p + "/approvals", p + "/approvals/{id}", p + "/grants"}, w.looks("key:key-pat"))
+}
+
+func TestWhatFailedInsideIsNotForCallers(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.RemoveAll(w.auditDir))
+	require.NoError(t, os.WriteFile(w.auditDir, nil, 0o600)) // no folder
+	got := w.do("eve", "GET", "/audit", "")
+	require.Equal(t, 500, got.code)
+	require.Contains(t, got.body, "its log says why")
+	require.NotContains(t, got.body, "not a directory")
+	require.Contains(t, w.do("owner", "GET", "/audit", "").body, "not a directory", "root may read the log anyway")
+}
+
+// looks are the requests of an actor that only read, and are recorded.
+func (w *world) looks(actor string) []string {
+	var all []string
+	require.Eventually(w.t, func() bool {
+		all = nil
+		for _, r := range w.recorded() {
+			if r.Actor == actor && strings.HasPrefix(r.What, "GET ") {
+				all = append(all, r.What)
+			}
+		}
+		return len(all) > 0
+	}, 10*time.Second, time.Millisecond)
+	return all
 }
 
 // recorded is the audit log.

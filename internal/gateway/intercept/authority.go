@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/wholefile"
 )
 
 const (
@@ -133,7 +135,7 @@ func makeAuthorityKey(dataDir string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return key, writePEM(path, 0o600, "PRIVATE KEY", der)
+	return key, wholefile.Write(path, 0o600, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
 // authorityCert reads the certificate, and makes it when there is none or its end is near.
@@ -181,7 +183,7 @@ func makeAuthorityCert(path string, key crypto.Signer, now time.Time) (*x509.Cer
 	if err != nil {
 		return nil, err
 	}
-	if err := writePEM(path, 0o644, "CERTIFICATE", der); err != nil {
+	if err := wholefile.Write(path, 0o644, encodeCert(der)); err != nil {
 		return nil, err
 	}
 	return x509.ParseCertificate(der)
@@ -189,7 +191,11 @@ func makeAuthorityCert(path string, key crypto.Signer, now time.Time) (*x509.Cer
 
 // PEM is the authority's certificate, for the bundle that sandboxes trust.
 func (a *Authority) PEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	return encodeCert(a.cert.Raw)
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // Leaf returns a certificate for a host: a name in lower case without a final dot,
@@ -216,18 +222,4 @@ func readPEM(path, kind string) ([]byte, error) {
 		return nil, fmt.Errorf("%s holds no %s in PEM", path, kind)
 	}
 	return block.Bytes, nil
-}
-
-// writePEM replaces a file in one step.
-func writePEM(path string, mode os.FileMode, kind string, der []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(file.Name())
-	err = errors.Join(file.Chmod(mode), pem.Encode(file, &pem.Block{Type: kind, Bytes: der}), file.Sync(), file.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return os.Rename(file.Name(), path)
 }
