@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,9 @@ func (g *Guard) Sandboxes(inner sandbox.Sandboxes) sandbox.Sandboxes { return &g
 // Create decides on lifetime and resources before anything is made, and puts
 // placeholders of secrets into the variables.
 func (s *guarded) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error) {
+	if err := CheckRules(req.Rules); err != nil {
+		return sandbox.Info{}, err
+	}
 	t, err := s.guard.config.Store.Template(ctx, req.Template)
 	if err == nil {
 		subject := policy.Subject{KeyID: req.KeyID, TemplateID: t.ID, TemplateName: t.Name}
@@ -33,7 +37,7 @@ func (s *guarded) Create(ctx context.Context, req sandbox.CreateRequest) (sandbo
 			{Kind: policy.Resources, CPUs: t.CPUs, MemoryBytes: t.MemoryBytes},
 		}
 		for _, a := range actions {
-			if err := s.guard.admit(ctx, subject, nil, audit.Lifecycle, "create", a); err != nil {
+			if err := s.guard.admit(ctx, subject, &req.Rules, audit.Lifecycle, "create", a); err != nil {
 				return sandbox.Info{}, err
 			}
 		}
@@ -177,8 +181,12 @@ func (g *Guard) setFor(s policy.Subject, own policy.Table) policy.Set {
 	if len(own.Rules) == 0 && len(own.Default) == 0 {
 		return set
 	}
-	own.Scope = policy.Scope{Kind: policy.SandboxScope, ID: s.SandboxID}
-	return append(set, g.narrowOf(s.SandboxID).compiled(own))
+	own.Scope = policy.Scope{Kind: policy.SandboxScope, ID: cmp.Or(s.SandboxID, "new")}
+	kept := &narrow{}
+	if s.SandboxID != "" { // else it is asked for only
+		kept = g.narrowOf(s.SandboxID)
+	}
+	return append(set, kept.compiled(own))
 }
 
 func (g *Guard) admitFor(ctx context.Context, info sandbox.Info, kind audit.Kind, what string, a policy.Action) error {

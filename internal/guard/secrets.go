@@ -144,14 +144,14 @@ func (g *Guard) giveSecrets(ctx context.Context, req *sandbox.CreateRequest) err
 	return nil
 }
 
-// checkNetwork checks what only the guard can of network options: that there are the
+// checkNetwork checks limits and proxy, and what only the guard can of network options: that there are the
 // secrets that headers name, and that a proxy is not where sandboxes may not go.
 func (g *Guard) checkNetwork(ctx context.Context, keyID string, o sandbox.NetworkOptions) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
 	if o.Proxy != nil {
-		host, _, err := net.SplitHostPort(o.Proxy.Address)
-		if err != nil {
-			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy's address %q is not host:port", o.Proxy.Address)}
-		}
+		host, _, _ := net.SplitHostPort(o.Proxy.Address)
 		if addr, err := netip.ParseAddr(host); err == nil && g.floorOfProxy(addr, portOf(o.Proxy.Address)) != "" {
 			return &sandbox.InvalidError{Message: fmt.Sprintf("the proxy %s is at an address that is %s: use one at a public address", o.Proxy.Address, g.floorOfProxy(addr, portOf(o.Proxy.Address)))}
 		}

@@ -68,6 +68,9 @@ func (a *api) create(g generation) handler {
 			return err
 		}
 		req, err := createRequest(body, g, k)
+		if err == nil {
+			err = readOwn(r.Header, &req)
+		}
 		if err != nil {
 			return err
 		}
@@ -76,7 +79,11 @@ func (a *api) create(g generation) handler {
 			return err
 		}
 		req.Template = t.BuildID
-		info, err := once(a.repeats, r, k, body, func(ctx context.Context) (sandbox.Info, error) {
+		asked := struct {
+			newSandbox
+			Own [2][]string `json:"own"`
+		}{body, [2][]string{r.Header.Values(rulesHeader), r.Header.Values(networkHeader)}}
+		info, err := once(a.repeats, r, k, asked, func(ctx context.Context) (sandbox.Info, error) {
 			return a.sandboxes.Create(ctx, req)
 		})
 		if errors.Is(err, sandbox.ErrTemplateNotFound) { // deleted just now

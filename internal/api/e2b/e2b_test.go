@@ -28,6 +28,17 @@ func (w *world) do(key, method, path, body string, headers ...string) *httptest.
 	return answer
 }
 
+func TestARepeatWithOtherRulesIsAnotherRequest(t *testing.T) {
+	w := newWorld(t)
+	create := func(rules string) int {
+		return w.do("alice", "POST", "/v2/sandboxes", `{"templateID":"base"}`, "Idempotency-Key", "a", "Tombolo-Rules", rules).Code
+	}
+	require.Equal(t, 201, create(`{"rules":[]}`))
+	require.Equal(t, 201, create(`{"rules":[]}`))
+	require.Equal(t, 409, create(`{"rules":[],"default":{"exec":"deny"}}`))
+	require.Len(t, w.core.calls, 1)
+}
+
 func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 	tests := []struct {
 		err     error

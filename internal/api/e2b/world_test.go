@@ -272,6 +272,9 @@ func (c *core) may(id string, needs sandbox.State) (sandbox.Info, error) {
 func (c *core) Create(ctx context.Context, req sandbox.CreateRequest) (sandbox.Info, error) {
 	c.note("Create %s for %s, quota %s, timeout %s, metadata %v, env %v, lifecycle %s, network %s",
 		req.Template, req.KeyID, short(req.Quota), req.Timeout, req.Metadata, req.EnvVars, short(req.Lifecycle), short(req.Network))
+	if len(req.Rules.Rules)+len(req.Rules.Default) > 0 {
+		c.note("with rules %s", short(req.Rules))
+	}
 	for _, v := range req.Volumes {
 		c.note("with volume %s at %s", v.Name, v.Path)
 	}
