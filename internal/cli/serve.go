@@ -119,7 +119,7 @@ func serve(ctx context.Context, c config) (err error) {
 	builds.KeepPruned()
 	domain := front.clientDomain(listener.Addr())
 	sandboxes := core.gate.guard.Sandboxes(measure.Sandboxes(core.manager))
-	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: hooks, Builds: builds, Volumes: core.manager, Secrets: core.gate.secrets, Log: core.log, Version: version(), Domain: domain})
+	dialect := e2b.New(e2b.Options{Sandboxes: sandboxes, Store: core.store, Webhooks: hooks, Builds: builds, Volumes: core.manager, Secrets: core.gate.secrets, AdmitVolume: core.gate.guard.AdmitVolume, Log: core.log, Version: version(), Domain: domain})
 	ours := core.openAPI(sandboxes)
 	defer ours.Close()
 	server := edge.Server(front.handler(measure.Requests(edge.New(edge.Options{

@@ -312,6 +312,19 @@ func TestAProxyWhereSandboxesMayNotGoIsRefused(t *testing.T) {
 	require.ErrorAs(t, err, &invalid)
 }
 
+func TestFilesOfVolumesAreJudgedAndRecorded(t *testing.T) {
+	ofKey := policy.Scope{Kind: policy.KeyScope, ID: "k1"}
+	w := newWorld(t, nil, policy.Table{Scope: ofKey, Rules: []policy.Rule{{Name: "no-keys", Kind: policy.FileOut, Decision: policy.Deny, Match: []policy.Match{{File: []string{"/keys/**"}}}}}})
+	require.NoError(t, w.AdmitVolume(t.Context(), "v", "k1", "/data/a"))
+	r := w.records.last(t)
+	require.Equal(t, []string{"file", "volume:v", "read", "allow", "k1"}, []string{string(r.Kind), r.Actor, r.What, r.Decision, r.KeyID})
+	var denied *sandbox.DeniedError
+	require.ErrorAs(t, w.AdmitVolume(t.Context(), "v", "k1", "/keys/a"), &denied)
+	require.Equal(t, "no-keys", denied.Rule)
+	require.Equal(t, "deny", w.records.last(t).Decision)
+	require.NoError(t, w.AdmitVolume(t.Context(), "v2", "k2", "/keys/a"), "another key has other rules")
+}
+
 func TestCallersMeetTheRulesOfTheMoment(t *testing.T) {
 	w := newWorld(t, nil)
 	deny := []policy.Rule{{Name: "no", Kind: policy.Exec, Decision: policy.Deny}}

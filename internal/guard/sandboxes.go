@@ -170,6 +170,16 @@ func (g *Guard) Admit(ctx context.Context, info sandbox.Info, a policy.Action) e
 	return g.admitFor(ctx, info, audit.Network, "expose", a)
 }
 
+type actorKey struct{}
+
+// AdmitVolume decides on a file of a volume that whoever has the volume's token reads: by
+// the rules of the server and of the key, since no sandbox and no template is known. The
+// file is named as in the volume.
+func (g *Guard) AdmitVolume(ctx context.Context, volumeID, keyID, file string) error {
+	ctx = context.WithValue(ctx, actorKey{}, "volume:"+volumeID)
+	return g.admit(ctx, policy.Subject{KeyID: keyID}, nil, audit.File, "read", policy.Action{Kind: policy.FileOut, File: file})
+}
+
 // HasRules implements edge.Guard.
 func (g *Guard) HasRules(info sandbox.Info, kind policy.Kind) bool {
 	return g.setFor(info.Subject(), info.Rules).Has(kind)
@@ -243,6 +253,9 @@ func (g *Guard) ownRules(s policy.Subject, before policy.Table) policy.Table {
 // actor is who does something: a key or the owner where an API knows, else who has the
 // token of the sandbox, or anybody who reaches a port of it.
 func (g *Guard) actor(ctx context.Context, s policy.Subject, kind policy.Kind) string {
+	if actor, known := ctx.Value(actorKey{}).(string); known {
+		return actor
+	}
 	if g.config.Actor != nil {
 		if actor := g.config.Actor(ctx); actor != "" {
 			return actor

@@ -8,6 +8,7 @@
 package e2b
 
 import (
+	"context"
 	"crypto/rand"
 	"log/slog"
 	"net/http"
@@ -32,7 +33,10 @@ type Options struct {
 	Builds    *build.Builds
 	Volumes   sandbox.Volumes
 	Secrets   *secret.Vault
-	Log       *slog.Logger // slog.Default() when nil
+	// AdmitVolume decides on a file of a volume that its token's holder reads; an error
+	// refuses it. Nil admits all.
+	AdmitVolume func(ctx context.Context, volumeID, keyID, file string) error
+	Log         *slog.Logger // slog.Default() when nil
 	// Version of the server, for messages about what it cannot do.
 	Version string
 	// Domain under which <port>-<id>.<Domain> reaches this server by https, with a
@@ -50,6 +54,7 @@ type api struct {
 	builds    *build.Builds
 	volumes   sandbox.Volumes
 	secrets   *secret.Vault
+	admit     func(ctx context.Context, volumeID, keyID, file string) error
 	log       *slog.Logger
 	version   string
 	domain    string
@@ -77,6 +82,7 @@ func New(o Options) http.Handler {
 		builds:    o.Builds,
 		volumes:   o.Volumes,
 		secrets:   o.Secrets,
+		admit:     o.AdmitVolume,
 		log:       o.Log,
 		version:   o.Version,
 		domain:    o.Domain,

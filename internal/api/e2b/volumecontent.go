@@ -52,9 +52,11 @@ var contentRoutes = map[string]volumeHandler{
 	"DELETE /volumecontent/{id}/path": deletePath,
 	"GET /volumecontent/{id}/dir":     getDir,
 	"POST /volumecontent/{id}/dir":    postDir,
-	"GET /volumecontent/{id}/file":    getFile,
-	"PUT /volumecontent/{id}/file":    putFile,
+	"GET " + fileRoute:                getFile,
+	"PUT " + fileRoute:                putFile,
 }
+
+const fileRoute = "/volumecontent/{id}/file"
 
 // content serves an endpoint of the content API, whose callers have no key.
 func (a *api) content(h volumeHandler) http.HandlerFunc {
@@ -76,6 +78,11 @@ func (a *api) serveContent(w http.ResponseWriter, r *http.Request, h volumeHandl
 		return err
 	}
 	record.Note(r.Context(), "path", name)
+	if a.admit != nil && strings.HasSuffix(r.Pattern, fileRoute) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		if err := a.admit(r.Context(), v.ID, v.KeyID, path.Clean("/"+name)); err != nil {
+			return err
+		}
+	}
 	root, done, err := a.volumes.VolumeRoot(r.Context(), v.ID)
 	if err != nil {
 		return err

@@ -48,6 +48,27 @@ func (w *world) content(method, target, body string) *httptest.ResponseRecorder 
 	return answer
 }
 
+func TestFilesOfVolumesAreReadAsRulesSay(t *testing.T) {
+	w, f := newFolder(t)
+	for _, name := range []string{"file", "forbidden"} {
+		require.NoError(t, os.WriteFile(filepath.Join(f.dir, name), []byte("x"), 0o644))
+	}
+	for request, want := range map[string]int{
+		"GET file?path=/file":              200,
+		"GET file?path=/a/../file":         200,
+		"GET file?path=/forbidden":         403,
+		"GET file?path=forbidden":          403,
+		"HEAD file?path=//x/../forbidden/": 403,
+		"GET path?path=/forbidden":         200, // what it is, not what is in it
+		"PUT file?path=/forbidden2":        201,
+	} {
+		method, target, _ := strings.Cut(request, " ")
+		require.Equal(t, want, w.content(method, target, "").Code, request)
+	}
+	require.Contains(t, w.core.calls, "AdmitVolume vol of key-of-alice: /file")
+	require.Len(t, w.core.calls, 5)
+}
+
 func TestContentThatCannotBe(t *testing.T) {
 	w, f := newFolder(t)
 	for link, target := range map[string]string{"out": "..", "secret": "../secret", "abs": "/etc", "loop": "loop", "dangling": "none"} {

@@ -88,7 +88,7 @@ func newWorld(t testing.TB) *world {
 	t.Cleanup(builds.Close)
 	addBuilds(t, s)
 	w.vault = newVault(t, s)
-	w.Handler = e2b.New(e2b.Options{Secrets: w.vault, Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Volumes: w.core, Log: log, Version: "0.1.0"})
+	w.Handler = e2b.New(e2b.Options{Secrets: w.vault, AdmitVolume: w.core.admitVolume, Sandboxes: w.core, Store: s, Webhooks: newWebhooks(s), Builds: builds, Volumes: w.core, Log: log, Version: "0.1.0"})
 	return w
 }
 
@@ -473,3 +473,12 @@ func (c *core) Logs(id string) ([]sandbox.LogLine, error) {
 func (c *core) OnStop(func(id string)) {}
 
 var _ sandbox.Sandboxes = (*core)(nil)
+
+// admitVolume forbids what is named so.
+func (c *core) admitVolume(_ context.Context, volumeID, keyID, file string) error {
+	c.note("AdmitVolume %s of %s: %s", volumeID, keyID, file)
+	if strings.HasPrefix(file, "/forbidden") {
+		return &sandbox.DeniedError{What: "file-out " + file, Rule: "no-files"}
+	}
+	return nil
+}

@@ -89,6 +89,27 @@ def test_rules_that_are_wrong_make_nothing(gate):
     assert answer.status_code == 400 and "rulez" in answer.text, answer.text
 
 
+def test_files_of_volumes_are_read_as_rules_say(gate):
+    with httpx.Client(base_url=gate.url, headers={"X-API-KEY": gate.client_options()["api_key"]}) as client:
+        made = client.post("/volumes", json={"name": "rules"})
+        assert made.status_code == 201, made.text
+        volume = made.json()["volumeID"]
+        try:
+            client.headers["Authorization"] = f"Bearer {made.json()['token']}"
+            for path in "/open", "/key":
+                wrote = client.put(f"/volumecontent/{volume}/file", params={"path": path, "force": "true"}, content=b"x")
+                assert wrote.status_code == 201, wrote.text
+            gate.people.rules({"name": "no-keys", "kind": "file-out", "decision": "deny", "match": [{"file": ["/key"]}]})
+            read = {path: client.get(f"/volumecontent/{volume}/file", params={"path": path}) for path in ("/open", "/key")}
+            assert read["/open"].status_code == 200 and read["/open"].content == b"x"
+            assert read["/key"].status_code == 403 and "no-keys" in read["/key"].text
+        finally:
+            gate.people.rules()
+            client.delete(f"/volumes/{volume}")
+    seen = tombolo("--data", str(gate.data), "audit", "export", "--kind", "file").stdout.decode()
+    assert f'"actor":"volume:{volume}"' in seen and '"file":"/key"' in seen, seen
+
+
 def test_rules_and_limits_on_the_command_line(gate, tmp_path):
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules:\n  - name: no-root\n    kind: exec\n    decision: deny\n    match: [{user: [root]}]\n")
