@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -37,8 +38,6 @@ const (
 
 // Limits on builds.
 const (
-	// atOnce is how many builds run at the same time; the others wait.
-	atOnce = 2
 	// waitingMost is how many builds of one key may run or wait for their turn.
 	waitingMost = 20
 	// requestedMost is how many more of one key may be requested and not started yet.
@@ -54,7 +53,11 @@ const (
 	// layersBytes is how much the layers may take in all, bytes.
 	layersBytes = 20 << 30
 	layersKept  = 30 * 24 * time.Hour
+	// layersHard is what they may take between two prunings, which spare what was used
+	// in the last hour.
+	layersHard  = 2 * layersBytes
 	uploadsMost = 20 << 30 // bytes, of one key
+	uploadFiles = 10_000   // of one key
 )
 
 // Errors that callers decide on.
@@ -94,7 +97,7 @@ type Builds struct {
 	ctx    context.Context // ends when Close is called
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	turns  chan struct{}
+	turns  *queue
 	layers sync.RWMutex  // held to replace a layer; shared while one is read
 	ended  chan struct{} // says that builds have ended, for KeepPruned
 
@@ -105,7 +108,7 @@ type Builds struct {
 
 // New makes the folder and ends what builds of processes that died have left.
 func New(ctx context.Context, config Config) (*Builds, error) {
-	b := &Builds{config: config, turns: make(chan struct{}, atOnce), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1)}
+	b := &Builds{config: config, turns: newQueue(atOnce()), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1)}
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	for _, dir := range []string{uploadsDir, layersDir, rootsDir, logsDir} {
 		if err := os.MkdirAll(b.dir(dir), 0o700); err != nil {
@@ -138,6 +141,8 @@ type Request struct {
 	// DiskBytes is what they may write.
 	CPUs                   int
 	MemoryBytes, DiskBytes int64
+	// Quota is the key's.
+	Quota sandbox.Quota
 }
 
 // Limits on what a request may ask for (E2B's, and memory for two more).
@@ -148,7 +153,8 @@ const (
 	MaxDisk        = 1 << 40
 	defaultCPUs    = 2
 	defaultMemory  = 1 << 30
-	defaultDisk    = 10 << 30
+	MinDisk        = 256 << 20
+	DefaultDisk    = 10 << 30
 	memoryMultiple = 2 << 20
 )
 
@@ -159,7 +165,9 @@ func (r *Request) check() error {
 	if r.MemoryBytes == 0 {
 		r.MemoryBytes = defaultMemory
 	}
-	r.DiskBytes = max(r.DiskBytes, defaultDisk)
+	if r.DiskBytes == 0 {
+		r.DiskBytes = DefaultDisk
+	}
 	switch {
 	case r.CPUs < 1 || r.CPUs > MaxCPUs:
 		return &sandbox.InvalidError{Message: fmt.Sprintf("CPU count must be between 1 and %d, not %d", MaxCPUs, r.CPUs)}
@@ -169,16 +177,20 @@ func (r *Request) check() error {
 		return &sandbox.InvalidError{Message: fmt.Sprintf("memory must be between %d and %d MiB, not %d", MinMemory>>20, MaxMemory>>20, r.MemoryBytes>>20)}
 	case r.MemoryBytes%memoryMultiple != 0:
 		return &sandbox.InvalidError{Message: fmt.Sprintf("memory must be an even number of MiB, not %d", r.MemoryBytes>>20)}
-	case r.DiskBytes > MaxDisk:
-		return &sandbox.InvalidError{Message: fmt.Sprintf("disk must be at most %d GiB", int64(MaxDisk)>>30)}
+	case r.DiskBytes < MinDisk || r.DiskBytes > MaxDisk:
+		return &sandbox.InvalidError{Message: fmt.Sprintf("disk must be between %d MiB and %d GiB", MinDisk>>20, int64(MaxDisk)>>30)}
 	}
 	return nil
 }
 
 // Request notes a build that is to be started. Errors: *sandbox.InvalidError,
+// *sandbox.LimitError when no sandbox of the template could run within the quota,
 // store.ErrExists when the alias is another key's, ErrTooMany.
 func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 	if err := r.check(); err != nil {
+		return store.Build{}, err
+	}
+	if err := r.Quota.Holds(store.Template{CPUs: r.CPUs, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes}); err != nil {
 		return store.Build{}, err
 	}
 	if err := b.makeRoom(ctx, r.KeyID); err != nil {
@@ -278,7 +290,7 @@ func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 		return ErrTooMany
 	}
 	// The lock before the log: that of a build that runs elsewhere must not be emptied.
-	lock, err := lockFile(b.lockPath(id))
+	lock, err := lockPatiently(b.lockPath(id))
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrStarted
 	}
@@ -289,7 +301,7 @@ func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("make the log of build %s: %w", id, err), os.Remove(lock.Name()), lock.Close())
 	}
-	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{})}
+	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{}), outside: map[From]*stage{}, images: map[From]image.Imported{}}
 	run.ctx, run.cancel = context.WithCancelCause(b.ctx)
 	b.live[id] = run
 	b.work.Add(1)
@@ -358,6 +370,17 @@ func (b *Builds) running(id string) *build {
 // sweep notes the end of builds whose process has died and removes what was half
 // written.
 func (b *Builds) sweep(ctx context.Context) error {
+	errs := []error{b.sweepRecords(ctx)}
+	if len(b.others()) == 0 {
+		errs = append(errs, b.removePartial())
+	}
+	errs = append(errs, b.config.Images.Sweep())
+	return errors.Join(errs...)
+}
+
+// sweepRecords notes the end of builds whose process has died, and of those that were
+// requested long ago and not started.
+func (b *Builds) sweepRecords(ctx context.Context) error {
 	records, err := b.config.Store.Builds(ctx, store.BuildFilter{States: []store.BuildState{store.BuildWaiting, store.Building}, Most: 10_000})
 	if err != nil {
 		return err
@@ -375,14 +398,28 @@ func (b *Builds) sweep(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		err = b.giveUp(ctx, record.ID, "the server was stopped while it was building")
-		errs = append(errs, err, os.Remove(lock.Name()), lock.Close())
+		errs = append(errs, b.giveUpLeft(ctx, record.ID), os.Remove(lock.Name()), lock.Close())
 	}
-	if len(b.others()) == 0 {
-		errs = append(errs, b.removePartial())
-	}
-	errs = append(errs, b.config.Images.Sweep())
 	return errors.Join(errs...)
+}
+
+// giveUpLeft notes the end of a build that nobody runs, unless it has ended meanwhile.
+func (b *Builds) giveUpLeft(ctx context.Context, id string) error {
+	_, err := b.config.Store.UpdateBuild(ctx, id, func(r *store.Build) error {
+		if !r.FinishedAt.IsZero() {
+			return nil
+		}
+		r.Reason = "the build was not started in time"
+		if r.State == store.Building {
+			r.Reason = "the server was stopped while it was building"
+		}
+		r.State, r.FinishedAt = store.BuildError, time.Now().UTC()
+		return nil
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // its template was deleted
+	}
+	return err
 }
 
 // uploadTime is how long a build that was requested may wait to be started.
@@ -393,10 +430,13 @@ func (b *Builds) others() []string {
 	locks, _ := filepath.Glob(b.lockPath("*"))
 	var running []string
 	for _, path := range locks {
-		lock, err := lockFile(path)
-		if err != nil {
+		lock, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has just ended
+		}
+		// Shared, so that who looks does not keep out others who look.
+		if err != nil || unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
 			running = append(running, strings.TrimSuffix(filepath.Base(path), ".lock"))
-			continue
 		}
 		lock.Close()
 	}
@@ -423,6 +463,23 @@ func (b *Builds) removePartial() error {
 	return errors.Join(errs...)
 }
 
+// lockPatiently is lockFile for one that somebody may just be looking at (others).
+func lockPatiently(path string) (*os.File, error) {
+	for try := 0; ; try++ {
+		lock, err := lockFile(path)
+		if try == lookTries || !errors.Is(err, unix.EWOULDBLOCK) {
+			return lock, err
+		}
+		time.Sleep(lookTime)
+	}
+}
+
+// How often, and after what time, a lock is tried again that is looked at.
+const (
+	lookTries = 10
+	lookTime  = 5 * time.Millisecond
+)
+
 // lockFile makes and locks a file, without waiting: unix.EWOULDBLOCK.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -434,6 +491,17 @@ func lockFile(path string) (*os.File, error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// spareBytes is what a build leaves free on the disk, for the sandboxes.
+const spareBytes = 2 << 30
+
+// roomFor returns a *StepError unless the disk has room for so many bytes.
+func (b *Builds) roomFor(bytes int64) error {
+	if need := bytes + spareBytes; b.freeBytes() < need {
+		return &StepError{Message: fmt.Sprintf("the server's disk is too full: this needs %d MB free; `tombolo prune` may help", need/1e6)}
+	}
+	return nil
 }
 
 // freeBytes is what the disk of the data folder has left.

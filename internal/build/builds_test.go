@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -55,8 +57,8 @@ func TestRequestsThatNobodyStartsDoNotStopTheNext(t *testing.T) {
 
 func TestABuildThatWaitsIsNotStartedAgain(t *testing.T) {
 	b := newBuilds(t, t.TempDir())
-	for range atOnce {
-		b.turns <- struct{}{}
+	for i := range atOnce() {
+		require.NoError(t, b.turns.take(t.Context(), fmt.Sprint("other", i), nil))
 	}
 	var started []store.Build
 	for i := range waitingMost + 1 {
@@ -72,8 +74,8 @@ func TestABuildThatWaitsIsNotStartedAgain(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooMany)
 
 	require.ErrorIs(t, b.Start(t.Context(), started[0].ID, planOfNothing), ErrStarted)
-	for range atOnce {
-		<-b.turns
+	for i := range atOnce() {
+		b.turns.give(fmt.Sprint("other", i))
 	}
 	ended, err := b.Wait(t.Context(), started[0].ID)
 	require.NoError(t, err)
@@ -81,6 +83,26 @@ func TestABuildThatWaitsIsNotStartedAgain(t *testing.T) {
 	entries, err := b.Log(started[0].ID)
 	require.NoError(t, err)
 	require.Equal(t, "waiting for other builds to end", entries[0].Message)
+}
+
+func TestABuildWhoseTemplateIsDeletedGivesItsTurnBack(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	for i := range 2 * atOnce() {
+		r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: fmt.Sprintf("t%d", i)})
+		require.NoError(t, err)
+		for range atOnce() - 1 { // all that the key may have
+			require.NoError(t, b.turns.take(t.Context(), "key", nil))
+		}
+		require.NoError(t, b.Start(t.Context(), r.ID, planOfNothing))
+		_, err = b.config.Store.DeleteTemplate(t.Context(), r.TemplateID)
+		require.NoError(t, err)
+		for range atOnce() - 1 {
+			b.turns.give("key")
+		}
+		_, err = b.Wait(t.Context(), r.ID)
+		require.ErrorIs(t, err, ErrNotFound)
+	}
+	require.Empty(t, b.turns.running)
 }
 
 // pausedReader lets a test do something while an upload is under way.
@@ -109,15 +131,15 @@ func TestAnotherProcessLeavesAnUploadAlone(t *testing.T) {
 }
 
 func TestAnUploadEndsWhenTheDiskIsFull(t *testing.T) {
-	r := &uploadReader{ctx: t.Context(), r: strings.NewReader("archive"), free: func() int64 { return spareBytes - 1 }}
+	r := &uploadReader{ctx: t.Context(), r: strings.NewReader("archive"), room: func() error { return ErrFull }}
 	_, err := r.Read(make([]byte, 10))
 	require.ErrorIs(t, err, ErrFull)
 }
 
 func TestABuildThatIsNotAdmittedIsNotStarted(t *testing.T) {
 	b := newBuilds(t, t.TempDir())
-	for range atOnce {
-		b.turns <- struct{}{}
+	for i := range atOnce() {
+		require.NoError(t, b.turns.take(t.Context(), fmt.Sprint("other", i), nil))
 	}
 	var asked []Command
 	refuse := errors.New("not so")
@@ -137,7 +159,64 @@ func TestABuildThatIsNotAdmittedIsNotStarted(t *testing.T) {
 	require.Equal(t, store.BuildWaiting, now.State)
 	refuse = nil
 	require.NoError(t, b.Start(t.Context(), r.ID, plan), "rules may change")
-	for range atOnce {
-		<-b.turns
+	for i := range atOnce() {
+		b.turns.give(fmt.Sprint("other", i))
 	}
+}
+
+func TestUploadsOfAKeyAreBoundedAtOnce(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	hash := strings.Repeat("ab", 32)
+	dir := filepath.Join(b.dir(uploadsDir), "key")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	for i := range uploadFiles {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+	}
+	require.ErrorIs(t, b.Upload(t.Context(), "key", hash, strings.NewReader("x")), ErrUploads)
+	require.NoError(t, b.Upload(t.Context(), "other", hash, strings.NewReader("x")))
+}
+
+func TestWhoLooksAtLocksKeepsNoBuildFromStarting(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	stop := make(chan struct{})
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				b.others()
+			}
+		}
+	}()
+	for i := range 50 {
+		r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: fmt.Sprintf("t%d", i)})
+		require.NoError(t, err)
+		require.NoError(t, b.Start(t.Context(), r.ID, planOfNothing))
+		_, err = b.Wait(t.Context(), r.ID)
+		require.NoError(t, err)
+	}
+	close(stop)
+	<-looked
+	require.Empty(t, b.others(), "looking makes no locks")
+	locks, err := filepath.Glob(b.lockPath("*"))
+	require.NoError(t, err)
+	require.Empty(t, locks)
+}
+
+func TestARequestThatNobodyStartsGivesItsNameUp(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	old := store.Build{ID: uuid.NewString(), TemplateID: "old", KeyID: "key", Alias: "app", State: store.BuildWaiting, CreatedAt: time.Now().Add(-uploadTime)}
+	_, err := b.config.Store.AddBuild(t.Context(), old)
+	require.NoError(t, err)
+	_, err = b.Request(t.Context(), Request{KeyID: "other", Alias: "app"})
+	require.ErrorIs(t, err, store.ErrExists)
+	require.NoError(t, b.pruneRecords(t.Context()))
+	_, err = b.Request(t.Context(), Request{KeyID: "other", Alias: "app"})
+	require.NoError(t, err)
+	ended, err := b.Get(t.Context(), old.ID)
+	require.NoError(t, err)
+	require.Equal(t, "the build was not started in time", ended.Reason)
 }

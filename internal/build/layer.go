@@ -63,10 +63,23 @@ func (b *Builds) keepLayer(ctx context.Context, key string, save func(ctx contex
 	return os.Rename(fresh, dir)
 }
 
+// layerRoom tells whether one more layer of so many bytes may be kept; those that were
+// used longest ago give way.
+func (b *Builds) layerRoom(bytes int64) bool {
+	dir := b.dir(layersDir)
+	if sandbox.DiskBytes(dir)+bytes <= layersBytes {
+		return true
+	}
+	if _, err := pruneFolder(dir, max(0, layersBytes-bytes), layersKept, nil, false); err != nil {
+		b.config.Log.Error("layers that nobody needs were not removed", "error", err)
+	}
+	return sandbox.DiskBytes(dir)+bytes <= layersHard
+}
+
 // pruneFolder removes the entries of a folder that were used longest ago until
-// the rest is within a size; those that were used in the last hour stay. It tells
-// how many bytes were freed.
-func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, dryRun bool) (freed int64, err error) {
+// the rest is within a size; those that were used in the last hour stay, and those of
+// the names that are wanted. It tells how many bytes were freed.
+func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, wanted map[string]bool, dryRun bool) (freed int64, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -94,7 +107,7 @@ func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, dryRun bool
 	var errs []error
 	for _, i := range items {
 		age := time.Since(i.used)
-		if age < usedLately || (total <= keepBytes && age < keepFor) {
+		if age < usedLately || wanted[filepath.Base(i.path)] || (total <= keepBytes && age < keepFor) {
 			continue
 		}
 		if !dryRun {

@@ -41,6 +41,12 @@ type From struct {
 	Login *image.Login
 }
 
+// place is from without its login: what it begins with.
+func (f From) place() From {
+	f.Login = nil
+	return f
+}
+
 // Kind is what a step does.
 type Kind string
 

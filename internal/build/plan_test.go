@@ -1,8 +1,10 @@
 package build
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +20,16 @@ func TestPlansAreChecked(t *testing.T) {
 	one := func(step Step) Plan { return Plan{Stages: []Stage{{From: from, Steps: []Step{step}}}} }
 	require.NoError(t, one(Step{Kind: Run, Argv: []string{"true"}}).check())
 	require.NoError(t, one(Step{Kind: Copy, Path: "/", Sources: []string{"a"}, Files: hash}).check())
+	many := Plan{Stages: []Stage{{From: from}}}
+	for i := range outsideMost {
+		source := From{Image: fmt.Sprint("image", i)}
+		copied := Step{Kind: Copy, Path: "/", Sources: []string{"/a"}, From: &source}
+		many.Stages[0].Steps = append(many.Stages[0].Steps, copied, copied)
+	}
+	large := Step{Kind: Run, Argv: []string{strings.Repeat("x", textBytes)}}
 	for name, plan := range map[string]Plan{
+		"at most 32 images":     many,
+		"larger than 4 MiB":     {Stages: []Stage{{From: from, Steps: slices.Repeat([]Step{large}, 17)}}},
 		"1 to":                  {},
 		"exactly one":           {Stages: []Stage{{}}},
 		"earlier stage":         {Stages: []Stage{{From: From{Stage: 1}}}},
@@ -67,14 +78,17 @@ func TestWhatWasUsedLongestAgoIsPruned(t *testing.T) {
 		}
 		return names
 	}
-	freed, err := pruneFolder(dir, 5<<19, time.Hour*24, true)
+	freed, err := pruneFolder(dir, 5<<19, time.Hour*24, nil, true)
 	require.NoError(t, err)
 	require.Greater(t, freed, int64(1<<20-1))
 	require.Len(t, left(), 3, "a dry run removes nothing")
-	_, err = pruneFolder(dir, 5<<19, time.Hour*24, false)
+	_, err = pruneFolder(dir, 5<<19, time.Hour*24, nil, false)
 	require.NoError(t, err)
 	require.Equal(t, []string{"now", "old"}, left())
-	_, err = pruneFolder(dir, 0, 0, false)
+	_, err = pruneFolder(dir, 0, 0, map[string]bool{"old": true}, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"now", "old"}, left(), "what a build that waits wants stays")
+	_, err = pruneFolder(dir, 0, 0, nil, false)
 	require.NoError(t, err)
 	require.Equal(t, []string{"now"}, left(), "what was just used stays")
 }

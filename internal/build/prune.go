@@ -39,12 +39,12 @@ const (
 func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.Unneeded, error) {
 	gone, err := b.pruneImages(ctx, everything, dryRun)
 	errs := []error{err}
-	layers, uploads := int64(layersBytes), int64(uploadsMost)
-	if everything {
+	layers, uploads, waiting := int64(layersBytes), int64(uploadsMost), b.filesWanted()
+	if everything && !b.elsewhere() { // what waits in another process may need them
 		layers, uploads = 0, 0
 	}
 	add := func(kind, dir string, keep int64, keepFor time.Duration) {
-		freed, err := pruneFolder(dir, keep, keepFor, dryRun)
+		freed, err := pruneFolder(dir, keep, keepFor, waiting, dryRun)
 		errs = append(errs, err)
 		if freed > 0 {
 			gone = append(gone, sandbox.Unneeded{Kind: kind, Name: filepath.Base(dir), Bytes: freed})
@@ -62,11 +62,26 @@ func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.
 	return gone, errors.Join(errs...)
 }
 
+// filesWanted are the uploads of builds that run or wait here, by their hashes.
+func (b *Builds) filesWanted() map[string]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wanted := map[string]bool{}
+	for _, run := range b.live {
+		for _, stage := range run.plan.Stages {
+			for _, step := range stage.Steps {
+				wanted[step.Files] = true
+			}
+		}
+	}
+	return wanted
+}
+
 // pruneRecords removes records of old builds, logs without a record, for it was
 // pruned or its template deleted, and notes of roots that are gone.
 func (b *Builds) pruneRecords(ctx context.Context) error {
 	_, err := b.config.Store.PruneBuilds(ctx, time.Now().Add(-logsKept), buildsKept)
-	errs := []error{err}
+	errs := []error{err, b.sweepRecords(ctx)}
 	logs, err := filepath.Glob(b.logPath("*"))
 	errs = append(errs, err)
 	for _, path := range logs {
@@ -81,7 +96,7 @@ func (b *Builds) pruneRecords(ctx context.Context) error {
 	notes, err := os.ReadDir(b.dir(rootsDir))
 	errs = append(errs, err)
 	for _, note := range notes {
-		if b.rootOf(note.Name()).Image == "" {
+		if !strings.HasPrefix(note.Name(), partialPrefix) && b.rootOf(note.Name()).Image == "" {
 			errs = append(errs, os.Remove(filepath.Join(b.dir(rootsDir), note.Name())))
 		}
 	}

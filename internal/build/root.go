@@ -3,7 +3,7 @@ package build
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,7 +51,10 @@ func (s *stage) image(ctx context.Context) (rootFiles, error) {
 		return rootFiles{}, err
 	}
 	r.use(made)
-	return made, r.b.noteRoot(s.key, made)
+	if err := r.b.noteRoot(s.key, made); err != nil { // the next equal build makes it again
+		r.b.config.Log.Warn("the root of a build was not noted", "build", r.record.ID, "error", err)
+	}
+	return made, nil
 }
 
 // commit writes the root of what the stage wrote.
@@ -97,8 +100,12 @@ func (s *stage) archiveDisk(ctx context.Context, to string) error {
 		}
 		written = stats.DiskBytes
 	}
-	if need := written + spareBytes; b.freeBytes() < need {
-		return &StepError{Step: StepFinalize, Message: fmt.Sprintf("the server's disk is too full: writing the template needs %d MB free; `tombolo prune` may help", need/1e6)}
+	need := written
+	if s.saved == "" {
+		need *= 2 // the disk is saved first, and the archive made beside it
+	}
+	if err := b.roomFor(need); err != nil {
+		return &StepError{Step: StepFinalize, Message: err.Error(), Err: err}
 	}
 	write := func(ctx context.Context, to string) error { return s.shop.WriteDisk(ctx, to) }
 	if s.saved != "" {
@@ -133,9 +140,16 @@ func (b *Builds) noteRoot(key string, made rootFiles) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(b.dir(rootsDir), key)
-	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+	file, err := os.CreateTemp(b.dir(rootsDir), partialPrefix) // an equal build may write it, too
+	if err != nil {
 		return err
 	}
-	return os.Rename(file+".new", file)
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), filepath.Join(b.dir(rootsDir), key))
+	}
+	if err != nil {
+		os.Remove(file.Name())
+	}
+	return err
 }

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -43,9 +46,13 @@ type build struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
-	stages []*stage
-	extra  []*stage // of images that are only copied from
-	step   int      // the last that was settled, from 1
+	stages  []*stage
+	outside map[From]*stage         // images and templates that are only copied from, without Login
+	images  map[From]image.Imported // that were brought in, without Login
+	open    []*stage                // that have a workshop, the one used last at the end
+	step    int                     // the last that was settled, from 1
+	disk    int64                   // what the steps may write, bytes
+	release func()                  // of what it has of its key's quota; nil when that is nothing
 	// seenBytes is what the variables take that steps see.
 	seenBytes int
 	used      []string // files under images/, some of them twice
@@ -57,12 +64,13 @@ func (r *build) live() {
 	err := r.wait()
 	if err == nil {
 		ctx, cancel := context.WithTimeoutCause(r.ctx, patience, &StepError{Message: fmt.Sprintf("the build took longer than %s", patience)})
-		err = r.run(ctx)
+		err = r.safely(ctx)
 		if ctx.Err() != nil && err != nil {
 			err = r.ended(context.Cause(ctx), err)
 		}
 		cancel()
-		r.giveTurn()
+		r.leave()
+		r.b.turns.give(r.record.KeyID)
 	}
 	r.unuse()
 	r.finish(err)
@@ -77,22 +85,93 @@ func (r *build) live() {
 	}
 }
 
-// wait waits for the build's turn.
+// wait waits for the build's turn, and for room within the quota of its key.
 func (r *build) wait() error {
-	select {
-	case r.b.turns <- struct{}{}:
-	default:
-		r.log.say(LevelInfo, "", "waiting for other builds to end")
+	said, began := false, time.Now()
+	for {
+		err := r.b.turns.take(r.ctx, r.record.KeyID, func() {
+			if !said {
+				r.log.say(LevelInfo, "", "waiting for other builds to end")
+			}
+			said = true
+		})
+		if err != nil {
+			return r.ended(context.Cause(r.ctx), err)
+		}
+		err = r.admit()
+		if err == nil {
+			return nil
+		}
+		r.b.turns.give(r.record.KeyID)
+		var limit *sandbox.LimitError
+		switch {
+		case !errors.As(err, &limit):
+			return err
+		case time.Since(began) > patience:
+			return &StepError{Message: limit.Error(), Err: err}
+		case !said:
+			r.log.say(LevelInfo, "", "waiting: "+limit.Error())
+		}
+		said = true
 		select {
-		case r.b.turns <- struct{}{}:
+		case <-time.After(admitEvery):
 		case <-r.ctx.Done():
 			return r.ended(context.Cause(r.ctx), r.ctx.Err())
 		}
 	}
-	return r.update(func(b *store.Build) { b.State = store.Building })
 }
 
-func (r *build) giveTurn() { <-r.b.turns }
+// admitEvery is how often a build that its key has no room for looks for it.
+const admitEvery = time.Second
+
+// admit enters a build that has a turn as one that runs.
+func (r *build) admit() error {
+	q, err := r.quota()
+	if err != nil {
+		return err
+	}
+	r.disk = buildDisk
+	if q != (sandbox.Quota{}) {
+		record := r.record
+		t := store.Template{KeyID: record.KeyID, CPUs: record.CPUs, MemoryBytes: record.MemoryBytes, DiskBytes: record.DiskBytes}
+		if r.release, err = r.b.config.Manager.Reserve(q, t); err != nil {
+			return err
+		}
+		if q.DiskBytes > 0 {
+			r.disk = min(r.disk, q.DiskBytes)
+		}
+	}
+	err = r.update(func(b *store.Build) { b.State = store.Building })
+	if errors.Is(err, store.ErrNotFound) {
+		err = &StepError{Message: "its template was deleted", Err: err}
+	}
+	if err != nil {
+		r.leave()
+	}
+	return err
+}
+
+// quota is that of the build's key as it is now.
+func (r *build) quota() (sandbox.Quota, error) {
+	if r.record.KeyID == "" {
+		return sandbox.Quota{}, nil
+	}
+	keys, err := r.b.config.Store.Keys(r.ctx)
+	for _, k := range keys {
+		if k.ID == r.record.KeyID {
+			return sandbox.QuotaOf(k), nil
+		}
+	}
+	return sandbox.Quota{}, err // it was deleted
+}
+
+// leave takes back admit.
+func (r *build) leave() {
+	if r.release != nil {
+		r.release()
+		r.release = nil
+	}
+}
 
 // ended says why a build was given up.
 func (r *build) ended(cause, err error) error {
@@ -103,10 +182,22 @@ func (r *build) ended(cause, err error) error {
 	return &StepError{Message: "the server was stopped while it was building", Err: err}
 }
 
+// safely is run, in which what strangers wrote is parsed: a panic there is the end of
+// this build and not of the server.
+func (r *build) safely(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.b.config.Log.Error("a build ended in a panic", "build", r.record.ID, "panic", p, "stack", string(debug.Stack()))
+			err = &StepError{Message: "something went wrong in the server; its log says more", Err: fmt.Errorf("panic: %v", p)}
+		}
+	}()
+	return r.run(ctx)
+}
+
 // run does all of a plan and makes the template.
 func (r *build) run(ctx context.Context) error {
 	defer func() {
-		for _, s := range append(r.stages, r.extra...) {
+		for _, s := range slices.Clone(r.open) {
 			if err := s.close(context.WithoutCancel(ctx)); err != nil {
 				r.b.config.Log.Error("a build left something behind", "build", r.record.ID, "error", err)
 			}
@@ -126,12 +217,15 @@ func (r *build) run(ctx context.Context) error {
 	}
 	began := time.Now()
 	printed := &tail{}
-	made, err := r.b.config.Manager.BuildTemplate(ctx, t, false, func(step string) {
+	made, err := r.b.config.Manager.FinishBuild(ctx, t, func(step string) {
 		r.log.say(LevelInfo, StepFinalize, "[finalize] "+step)
 		if line, of := strings.CutPrefix(step, sandbox.StartPrefix); of {
 			printed.add(line)
 		}
 	})
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sandbox.ErrTemplateNotFound) {
+		return &StepError{Message: "its template was deleted", Err: err}
+	}
 	if err != nil {
 		message := firstLine(err.Error())
 		if len(printed.lines) > 0 {

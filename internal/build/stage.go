@@ -323,6 +323,9 @@ func (s *stage) setUser(user, workdir string) {
 
 // imported brings in an image.
 func (r *build) imported(ctx context.Context, from From) (image.Imported, error) {
+	if have, ok := r.images[from.place()]; ok {
+		return have, nil
+	}
 	what := from.Image + from.Archive
 	r.log.say(LevelInfo, StepBase, "[base] FROM "+what)
 	source := image.Source{Reference: from.Image, Path: from.Archive, Login: from.Login}
@@ -333,6 +336,7 @@ func (r *build) imported(ctx context.Context, from From) (image.Imported, error)
 	if triggers := imported.Config.OnBuild; len(triggers) > 0 {
 		r.log.say(LevelWarn, StepBase, fmt.Sprintf("[base] the image's ONBUILD instructions are not run: %.500s", strings.Join(triggers, "; ")))
 	}
+	r.images[from.place()] = imported
 	return imported, nil
 }
 
@@ -356,26 +360,42 @@ func (r *build) progress() func(image.Progress) {
 	}
 }
 
-// source is a stage to copy from: an earlier one, or one of an image.
+// source is a stage to copy from: an earlier one, or one of an image or a template,
+// which the build has once.
 func (r *build) source(ctx context.Context, from From) (*stage, error) {
 	if from.Stage != 0 {
 		return r.stages[from.Stage-1], nil
 	}
-	s := &stage{build: r, plan: Stage{From: from, AsImage: true}}
-	if err := s.begin(ctx); err != nil {
-		return nil, err
+	s := r.outside[from.place()]
+	if s == nil {
+		s = &stage{build: r, plan: Stage{From: from, AsImage: true}}
+		if err := s.begin(ctx); err != nil {
+			return nil, err
+		}
+		r.outside[from.place()] = s
 	}
-	r.extra = append(r.extra, s)
 	return s, nil
 }
 
 // reach brings the workshop to the state after the last task, from the last layer
 // that there is.
 func (s *stage) reach(ctx context.Context) error {
-	if s.reached {
+	if s.reached && s.shop != nil {
+		s.build.uses(s)
 		return nil
 	}
+	if s.reached { // it rests
+		return s.open(ctx, s.saved)
+	}
 	next, layer := s.cached()
+	// Stages that this one copies from come first, so that only one is half done.
+	for _, t := range s.tasks[next:] {
+		if t.source != nil && len(t.source.tasks) > 0 {
+			if err := t.source.reach(ctx); err != nil {
+				return err
+			}
+		}
+	}
 	s.sayCached(s.tasks[:next])
 	s.saved = layer
 	if err := s.open(ctx, layer); err != nil {
@@ -405,6 +425,61 @@ func (s *stage) reach(ctx context.Context) error {
 	return nil
 }
 
+// workshopsMost is how many sandboxes a build has at a time: that of the stage that
+// is being made, and those that it copied from last.
+const workshopsMost = 4
+
+// makeRoom lets stages rest until there may be one more workshop.
+func (r *build) makeRoom(ctx context.Context) error {
+	for _, s := range slices.Clone(r.open) {
+		if len(r.open) < workshopsMost {
+			break
+		}
+		if !s.reached && len(s.tasks) > 0 {
+			continue // it is being made
+		}
+		if err := s.rest(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest closes the workshop of a stage that is done, for reach to open it again.
+func (s *stage) rest(ctx context.Context) error {
+	last := -1
+	for i, t := range s.tasks {
+		if t.writes() {
+			last = i
+		}
+	}
+	if last >= 0 && s.saved == "" {
+		t := s.tasks[last]
+		stats, err := s.shop.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.build.b.roomFor(stats.DiskBytes); err != nil {
+			return s.failed(t, err.Error(), err)
+		}
+		if err := s.build.b.keepLayer(ctx, t.key, s.shop.Save); err != nil {
+			return s.failed(t, "its layer could not be kept", err)
+		}
+		s.saved = s.build.b.layer(t.key)
+	}
+	return s.close(ctx)
+}
+
+// uses notes that the workshop of a stage is used now.
+func (r *build) uses(s *stage) {
+	r.closed(s)
+	r.open = append(r.open, s)
+}
+
+func (r *build) closed(s *stage) {
+	r.open = slices.DeleteFunc(r.open, func(other *stage) bool { return other == s })
+}
+
 // cached finds how many tasks a layer makes good, and the layer.
 func (s *stage) cached() (done int, layer string) {
 	for i, t := range s.tasks {
@@ -430,8 +505,11 @@ func (s *stage) open(ctx context.Context, layer string) error {
 	t := s.base
 	record := s.build.record
 	if t.SourceSandbox == "" {
-		t.CPUs, t.MemoryBytes, t.DiskBytes = record.CPUs, record.MemoryBytes, buildDisk
+		t.CPUs, t.MemoryBytes, t.DiskBytes = record.CPUs, record.MemoryBytes, s.build.disk
 		t.EnvVars, t.Kernels = nil, nil
+	}
+	if err := s.build.makeRoom(ctx); err != nil {
+		return err
 	}
 	s.build.b.layers.RLock()
 	defer s.build.b.layers.RUnlock()
@@ -440,11 +518,9 @@ func (s *stage) open(ctx context.Context, layer string) error {
 		return &StepError{Step: StepBase, Message: "the build's sandbox did not start: " + firstLine(err.Error()), Err: err}
 	}
 	s.shop = shop
+	s.build.uses(s)
 	return nil
 }
-
-// spareBytes is what a build leaves free on the disk, for the sandboxes.
-const spareBytes = 2 << 30
 
 // keepRate is what is reckoned to be written of a layer in a second, bytes.
 const keepRate = 300 << 20
@@ -460,8 +536,8 @@ func (s *stage) keep(ctx context.Context, t task, spent time.Duration) (bool, er
 	if cost > time.Second && cost > spent {
 		return false, nil
 	}
-	if s.build.b.freeBytes() < stats.DiskBytes+spareBytes {
-		s.build.log.say(LevelWarn, strconv.Itoa(t.number), "the disk is too full to keep the layer of this step")
+	if s.build.b.roomFor(stats.DiskBytes) != nil || !s.build.b.layerRoom(stats.DiskBytes) {
+		s.build.log.say(LevelWarn, strconv.Itoa(t.number), "there is no room to keep the layer of this step")
 		return false, nil
 	}
 	return true, s.build.b.keepLayer(ctx, t.key, s.shop.Save)
@@ -499,6 +575,7 @@ func (s *stage) close(ctx context.Context) error {
 	}
 	shop := s.shop
 	s.shop = nil
+	s.build.closed(s)
 	return shop.Close(ctx)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,10 +159,13 @@ func (p Plan) steps() int {
 // Limits on plans.
 const (
 	stagesMost = 64
-	stepsMost  = 1000
-	textBytes  = 256 << 10 // of one step
-	planBytes  = 4 << 20   // of all steps
-	pathBytes  = 4095      // of a path, as Linux has it
+	// outsideMost is how many images and templates one may be made from: each is asked
+	// for at its registry.
+	outsideMost = 32
+	stepsMost   = 1000
+	textBytes   = 256 << 10 // of one step
+	planBytes   = 4 << 20   // of all steps
+	pathBytes   = 4095      // of a path, as Linux has it
 	// commandBytes is what Linux takes as one argument of a program.
 	commandBytes = 128<<10 - 1
 )
@@ -179,20 +183,28 @@ func (p Plan) check() error {
 			return bad("a start or ready command may have %d KiB and no NUL byte", commandBytes>>10)
 		}
 	}
-	number, room := 0, planBytes
+	number, room, outside := 0, planBytes, map[From]bool{}
 	for i, stage := range p.Stages {
 		if err := stage.From.check(i); err != nil {
 			return bad("stage %d: %v", i+1, err)
 		}
+		outside[stage.From.place()] = stage.From.Stage == 0
 		for _, step := range stage.Steps {
 			number++
 			if err := step.check(i); err != nil {
 				return bad("step %d (%.60s): %v", number, step.Text, err)
 			}
+			if step.From != nil {
+				outside[step.From.place()] = step.From.Stage == 0
+			}
 			if room -= step.size(); room < 0 {
 				return bad("the steps are larger than %d MiB together", planBytes>>20)
 			}
 		}
+	}
+	maps.DeleteFunc(outside, func(_ From, is bool) bool { return !is })
+	if len(outside) > outsideMost {
+		return bad("a template is made from at most %d images and templates, not %d", outsideMost, len(outside))
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 )
 
 // MaxUpload bounds one uploaded archive, bytes.
@@ -27,6 +29,24 @@ var ErrTooLarge = fmt.Errorf("an archive may have %d GiB", int64(MaxUpload)>>30)
 
 // ErrFull says that the server's disk has no room for an upload.
 var ErrFull = errors.New("the server's disk is too full to take files; `tombolo prune` may help")
+
+// ErrUploads says that a key has as much uploaded as it may.
+var ErrUploads = fmt.Errorf("the key's uploads take %d GiB, or are %d files; those that no build used for an hour make room for others", int64(uploadsMost)>>30, uploadFiles)
+
+// uploadRoom sees that a key may upload one more archive: what it used longest ago
+// gives way.
+func (b *Builds) uploadRoom(dir string) error {
+	if sandbox.DiskBytes(dir) > uploadsMost-MaxUpload {
+		if _, err := pruneFolder(dir, uploadsMost-MaxUpload, uploadKept, b.filesWanted(), false); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) >= uploadFiles {
+		err = ErrUploads
+	}
+	return err
+}
 
 // HasUpload tells whether a key has uploaded the archive with this hash.
 func (b *Builds) HasUpload(keyID, hash string) bool {
@@ -50,6 +70,9 @@ func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Read
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
+	if err := b.uploadRoom(filepath.Dir(path)); err != nil {
+		return err
+	}
 	file, err := os.CreateTemp(filepath.Dir(path), partialPrefix)
 	if err != nil {
 		return err
@@ -59,7 +82,15 @@ func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Read
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Join(fmt.Errorf("lock the uploaded archive: %w", err), file.Close())
 	}
-	n, err := io.Copy(file, &uploadReader{ctx: ctx, r: io.LimitReader(archive, MaxUpload+1), free: b.freeBytes})
+	n, err := io.Copy(file, &uploadReader{ctx: ctx, r: io.LimitReader(archive, MaxUpload+1), room: func() error {
+		if sandbox.DiskBytes(filepath.Dir(path)) > uploadsMost {
+			return ErrUploads
+		}
+		if b.freeBytes() < spareBytes {
+			return ErrFull
+		}
+		return nil
+	}})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("keep the uploaded archive: %w", err)
 	}
@@ -113,7 +144,7 @@ func (b *Builds) uploadPath(keyID, hash string) (string, error) {
 type uploadReader struct {
 	ctx  context.Context
 	r    io.Reader
-	free func() int64 // bytes
+	room func() error // says that there is none
 	left int64        // until the room is looked at again, bytes
 }
 
@@ -125,8 +156,8 @@ func (r *uploadReader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	if r.left <= 0 {
-		if r.free() < spareBytes {
-			return 0, ErrFull
+		if err := r.room(); err != nil {
+			return 0, err
 		}
 		r.left = roomEvery
 	}

@@ -238,7 +238,11 @@ func (c *core) buildTemplate(ctx context.Context, recipe image.Recipe, as string
 	if err != nil {
 		return store.Template{}, err
 	}
-	return t, c.pruneImages(ctx, recipe.Name, filepath.Base(built.Path))
+	// The template is there, however the cleaning ends.
+	if err := c.pruneImages(context.WithoutCancel(ctx), recipe.Name, filepath.Base(built.Path)); err != nil {
+		c.log.Error("images nothing needs were not removed", "error", err)
+	}
+	return t, nil
 }
 
 // loadRecipes loads recipes by their names, from a folder of one's own or, where that is

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -50,9 +51,13 @@ func (c *core) refresh(ctx context.Context, refs []string) error {
 	report := image.WriteProgress(os.Stderr)
 	for _, t := range chosen {
 		began := time.Now()
-		made, err := c.manager.BuildTemplate(ctx, t, t.Snapshot == "", func(step string) {
+		made, err := c.manager.RefreshTemplate(ctx, t, func(step string) {
 			report(image.Event{Template: t.Ref(), Elapsed: time.Since(began), Text: printable(step)})
 		})
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, sandbox.ErrTemplateNotFound) {
+			fmt.Printf("%s  was built anew or deleted meanwhile\n", t.Ref())
+			continue
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

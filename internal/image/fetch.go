@@ -11,12 +11,32 @@ import (
 )
 
 // fetchesAtOnce is how many layers are downloaded at a time; a download that gives
-// nothing for idleTime is begun again, up to fetchTries times in all.
+// nothing for idleTime, or less than paceBytes in paceTime, is begun again, up to
+// fetchTries times in all: others may wait for the image, or for the turn of the build.
 const (
 	fetchesAtOnce = 3
 	fetchTries    = 3
 	idleTime      = time.Minute
+	paceTime      = 2 * time.Minute
+	paceBytes     = 1200 << 10 // 10 KiB a second
 )
+
+// pace tells whether a download is worth waiting for.
+type pace struct {
+	since time.Time
+	had   int64 // bytes, then
+}
+
+func (p *pace) check(now time.Time, had int64) error {
+	if now.Sub(p.since) < paceTime {
+		return nil
+	}
+	if had-p.had < paceBytes {
+		return fmt.Errorf("the registry sent %d KB in %s; it is too slow", (had-p.had)>>10, paceTime)
+	}
+	*p = pace{now, had}
+	return nil
+}
 
 // fetching downloads the layers of an image ahead of their use.
 type fetching struct {
@@ -54,7 +74,7 @@ func fetch(ctx context.Context, w *work, layers []layer, tell *teller) *fetching
 	for range fetchesAtOnce {
 		f.group.Go(func() {
 			for i := range next {
-				f.errs[i] = fetchLayer(ctx, layers[i], f.files[i], tell)
+				f.errs[i] = fetchLayer(ctx, w.room, layers[i], f.files[i], tell)
 				close(f.done[i])
 			}
 		})
@@ -85,7 +105,7 @@ type spent struct{ *os.File }
 
 func (s *spent) Close() error { return s.Truncate(0) }
 
-func fetchLayer(ctx context.Context, l layer, to *os.File, tell *teller) error {
+func fetchLayer(ctx context.Context, room func(int64) error, l layer, to *os.File, tell *teller) error {
 	var err error
 	for try := range fetchTries {
 		if ctx.Err() != nil {
@@ -95,12 +115,13 @@ func fetchLayer(ctx context.Context, l layer, to *os.File, tell *teller) error {
 			tell.say("downloading " + l.digest + " again: " + err.Error())
 		}
 		var had int64
-		if had, err = fetchOnce(ctx, l, to, tell); err == nil {
+		if had, err = fetchOnce(ctx, room, l, to, tell); err == nil {
 			return nil
 		}
 		tell.bytes(-had)
 		var refused *RefusedError
-		if errors.As(err, &refused) {
+		var full *SpaceError
+		if errors.As(err, &refused) || errors.As(err, &full) {
 			break
 		}
 	}
@@ -110,7 +131,7 @@ func fetchLayer(ctx context.Context, l layer, to *os.File, tell *teller) error {
 	return fmt.Errorf("download it: %w", err)
 }
 
-func fetchOnce(ctx context.Context, l layer, to *os.File, tell *teller) (had int64, err error) {
+func fetchOnce(ctx context.Context, room func(int64) error, l layer, to *os.File, tell *teller) (had int64, err error) {
 	if err := errors.Join(to.Truncate(0), func() error { _, err := to.Seek(0, io.SeekStart); return err }()); err != nil {
 		return 0, err
 	}
@@ -123,7 +144,7 @@ func fetchOnce(ctx context.Context, l layer, to *os.File, tell *teller) (had int
 	defer stop()
 	idle := time.AfterFunc(idleTime, func() { blob.Close() })
 	defer idle.Stop()
-	buf := make([]byte, 256<<10)
+	buf, pace := make([]byte, 256<<10), pace{since: time.Now()}
 	for {
 		n, err := blob.Read(buf)
 		idle.Reset(idleTime)
@@ -133,6 +154,9 @@ func fetchOnce(ctx context.Context, l layer, to *os.File, tell *teller) (had int
 			}
 			had += int64(n)
 			tell.bytes(int64(n))
+			if err := errors.Join(pace.check(time.Now(), had), room(0)); err != nil && had < l.size {
+				return had, err
+			}
 		}
 		if err == io.EOF {
 			return had, nil // its hash was right, too

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tombolo-dev/tombolo/internal/image/erofs"
 	"github.com/tombolo-dev/tombolo/internal/image/rootfs"
 )
@@ -16,8 +18,10 @@ import (
 // work is the folder in which one image is made, under its lock.
 type work struct {
 	dir    string
-	output string // the image, before it has its name
+	output string                 // the image, before it has its name
+	room   func(more int64) error // *SpaceError when the disk has no room for so many bytes
 	open   []*os.File
+	spool  *os.File // of the tree; nil before there is one
 }
 
 // produce returns the image name (without .erofs), having make make it when it is not
@@ -47,7 +51,7 @@ func (b Builder) produce(ctx context.Context, name string, waiting func(), make 
 	if err := b.Sweep(); err != nil {
 		return Image{}, err
 	}
-	w := &work{dir: dir, output: filepath.Join(dir, "image")}
+	w := &work{dir: dir, output: filepath.Join(dir, "image"), room: b.checkSpace}
 	if err := os.RemoveAll(w.dir); err != nil {
 		return Image{}, fmt.Errorf("remove a build that was cut off: %w", err)
 	}
@@ -72,8 +76,9 @@ func (w *work) tree(b Builder) (*rootfs.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.spool = f
 	spool := rootfs.NewSpool(f)
-	spool.Room = func() error { return b.checkSpace(0) }
+	spool.Room = func() error { return w.room(0) }
 	return rootfs.New(spool, b.Limits), nil
 }
 
@@ -98,7 +103,19 @@ func (w *work) addImage(ctx context.Context, tree *rootfs.Tree, path string) err
 
 // write writes the tree into the output.
 func (w *work) write(ctx context.Context, tree *rootfs.Tree, id [16]byte, time int64) error {
-	if err := erofs.WriteFile(ctx, w.output, tree, erofs.Options{UUID: id, Time: time}); err != nil {
+	if err := tree.Flush(); err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(w.spool.Fd()), &st); err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	// All that was unpacked is written once more. Others write meanwhile, too.
+	if err := w.room(st.Blocks * 512); err != nil {
+		return err
+	}
+	o := erofs.Options{UUID: id, Time: time, Room: func() error { return w.room(0) }}
+	if err := erofs.WriteFile(ctx, w.output, tree, o); err != nil {
 		return fmt.Errorf("write the image: %w", err)
 	}
 	return nil

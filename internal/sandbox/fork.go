@@ -306,7 +306,10 @@ func (m *Manager) removeBuilds(ctx context.Context, gone []store.Template) {
 func (m *Manager) useSnapshot(name string) (done func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.inUse[name]++
+	if m.inUse[name]++; m.inUse[name] == 1 && name != "" {
+		now := time.Now()
+		os.Chtimes(m.snapshotDir(name), now, now) // other processes that prune see when it was used last
+	}
 	return func() {
 		if m.endUse(name) {
 			m.removeFiles(name)

@@ -117,11 +117,13 @@ type Manager struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // creates under way and the pruning of records
 
-	mu    sync.RWMutex
-	live  map[string]*sandbox
-	gone  map[string]string // reasons of sandboxes that ended, the newest goneMost
-	goneQ []string
-	rates map[string]*rate.Limiter // of creates, by key
+	mu   sync.RWMutex
+	live map[string]*sandbox
+	// reserved are what is being built; they count for quotas and are nothing else.
+	reserved map[*sandbox]bool
+	gone     map[string]string // reasons of sandboxes that ended, the newest goneMost
+	goneQ    []string
+	rates    map[string]*rate.Limiter // of creates, by key
 
 	cpuTime atomic.Int64 // nanoseconds that sandboxes have used
 
@@ -154,6 +156,7 @@ func NewManager(ctx context.Context, config Config) (*Manager, error) {
 		config:   config,
 		starting: make(chan struct{}, max(2, runtime.NumCPU())),
 		live:     map[string]*sandbox{},
+		reserved: map[*sandbox]bool{},
 		gone:     map[string]string{},
 		rates:    map[string]*rate.Limiter{},
 		inUse:    map[string]int{},

@@ -97,11 +97,18 @@ func (m *Manager) unneededSnapshots(wanted map[string]bool) ([]Unneeded, error) 
 		if err != nil || !entry.IsDir() || wanted[entry.Name()] || strings.HasSuffix(entry.Name(), partialSuffix) {
 			continue
 		}
-		if time.Since(info.ModTime()) > pruneAfter {
+		if time.Since(info.ModTime()) > pruneAfter && !m.startsFrom(entry.Name()) {
 			found = append(found, Unneeded{UnneededSnapshot, entry.Name(), DiskBytes(m.snapshotDir(entry.Name()))})
 		}
 	}
 	return found, nil
+}
+
+// startsFrom tells whether sandboxes are starting from a snapshot.
+func (m *Manager) startsFrom(name string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.inUse[name] > 0
 }
 
 // pruneAgents removes agents but those of managers that run, which hold a lock on

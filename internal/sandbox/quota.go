@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // admit checks the key's quota and enters new sandboxes as starting, all or none,
@@ -53,6 +55,45 @@ func (m *Manager) readmit(q Quota, s *sandbox) error {
 	return nil
 }
 
+// QuotaOf is what a key is held to.
+func QuotaOf(k store.Key) Quota {
+	return Quota{
+		Sandboxes:   k.MaxSandboxes,
+		CreateRate:  k.MaxCreateRate,
+		CPUs:        k.MaxCPUs,
+		MemoryBytes: k.MaxMemory,
+		DiskBytes:   k.MaxDisk,
+		Snapshots:   k.MaxSnapshots,
+		Timeout:     k.MaxTimeout,
+	}
+}
+
+// Holds returns a *LimitError when a sandbox of a template is more than the quota by
+// itself.
+func (q Quota) Holds(t store.Template) error {
+	var u usage
+	u.count(t.CPUs, t.MemoryBytes, t.DiskBytes)
+	return u.within(q)
+}
+
+// Reserve counts a template that is being built as a running sandbox of its key, until
+// release is called. *LimitError when the quota has no room for one more.
+func (m *Manager) Reserve(q Quota, t store.Template) (release func(), err error) {
+	s := newSandbox(CreateRequest{KeyID: t.KeyID}, t)
+	q.CreateRate = 0
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.checkQuotaLocked(q, s); err != nil {
+		return nil, err
+	}
+	m.reserved[s] = true
+	return func() {
+		m.mu.Lock()
+		delete(m.reserved, s)
+		m.mu.Unlock()
+	}, nil
+}
+
 func (q Quota) bound(timeout time.Duration) time.Duration {
 	if q.Timeout > 0 {
 		return min(timeout, q.Timeout)
@@ -78,10 +119,29 @@ func (u *usage) add(s *sandbox) {
 		}
 		return
 	}
+	u.count(s.info.CPUs, s.info.MemoryBytes, s.info.DiskBytes)
+}
+
+func (u *usage) count(cpus int, memory, disk int64) {
 	u.sandboxes++
-	u.cpus += s.info.CPUs
-	u.memory += s.info.MemoryBytes
-	u.disk += s.info.DiskBytes
+	u.cpus += cpus
+	u.memory += memory
+	u.disk += disk
+}
+
+// within returns a *LimitError when it is more than a quota.
+func (u *usage) within(q Quota) error {
+	switch {
+	case q.Sandboxes > 0 && u.sandboxes > q.Sandboxes:
+		return &LimitError{What: "sandboxes at once", Limit: strconv.Itoa(q.Sandboxes), Flag: "max-sandboxes"}
+	case q.CPUs > 0 && u.cpus > q.CPUs:
+		return &LimitError{What: "processors at once", Limit: strconv.Itoa(q.CPUs), Flag: "max-cpus"}
+	case q.MemoryBytes > 0 && u.memory > q.MemoryBytes:
+		return &LimitError{What: "of memory at once", Limit: mebibytes(q.MemoryBytes), Flag: "max-memory"}
+	case q.DiskBytes > 0 && u.disk > q.DiskBytes:
+		return &LimitError{What: "of disk", Limit: mebibytes(q.DiskBytes), Flag: "max-disk"}
+	}
+	return nil
 }
 
 // checkQuotaLocked tells whether the key may have these sandboxes running besides
@@ -97,21 +157,16 @@ func (m *Manager) checkQuotaLocked(q Quota, more ...*sandbox) error {
 			u.add(s)
 		}
 	}
-	for _, s := range more {
-		u.sandboxes++
-		u.cpus += s.info.CPUs
-		u.memory += s.info.MemoryBytes
-		u.disk += s.info.DiskBytes
+	for s := range m.reserved {
+		if s.keyID == key {
+			u.add(s)
+		}
 	}
-	switch {
-	case q.Sandboxes > 0 && u.sandboxes > q.Sandboxes:
-		return &LimitError{What: "sandboxes at once", Limit: strconv.Itoa(q.Sandboxes), Flag: "max-sandboxes"}
-	case q.CPUs > 0 && u.cpus > q.CPUs:
-		return &LimitError{What: "processors at once", Limit: strconv.Itoa(q.CPUs), Flag: "max-cpus"}
-	case q.MemoryBytes > 0 && u.memory > q.MemoryBytes:
-		return &LimitError{What: "of memory at once", Limit: mebibytes(q.MemoryBytes), Flag: "max-memory"}
-	case q.DiskBytes > 0 && u.disk > q.DiskBytes:
-		return &LimitError{What: "of disk", Limit: mebibytes(q.DiskBytes), Flag: "max-disk"}
+	for _, s := range more {
+		u.count(s.info.CPUs, s.info.MemoryBytes, s.info.DiskBytes)
+	}
+	if err := u.within(q); err != nil {
+		return err
 	}
 	return m.checkRateLocked(q, key, len(more))
 }

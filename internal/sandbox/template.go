@@ -23,6 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/agent/hostapi"
+	filesystemrpc "github.com/tombolo-dev/tombolo/internal/agent/rpc/filesystem"
+	"github.com/tombolo-dev/tombolo/internal/agent/rpc/filesystem/filesystemconnect"
 	processrpc "github.com/tombolo-dev/tombolo/internal/agent/rpc/process"
 	"github.com/tombolo-dev/tombolo/internal/agent/rpc/process/processconnect"
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -35,8 +37,8 @@ const (
 	readyPatience = 10 * time.Minute
 	readyEvery    = 2 * time.Second
 	readyFirst    = 50 * time.Millisecond // before it is tried again at first
-	// pruneAfter is how long a snapshot nobody refers to stays, so that a create
-	// that is just reading it can finish.
+	// pruneAfter is how long a snapshot nobody refers to stays after its last use, so
+	// that a create of another process that is just reading it can finish.
 	pruneAfter = 10 * time.Minute
 )
 
@@ -64,6 +66,28 @@ type snapshotMeta struct {
 // build of a snapshot runs at a time; a build that ends half-way leaves the
 // template as it was. progress is told each step.
 func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool, progress func(string)) (store.Template, error) {
+	return m.buildTemplate(ctx, t, cold, progress, m.config.Store.PutTemplate)
+}
+
+// FinishBuild is BuildTemplate for what the build with the record t.BuildID made:
+// store.ErrNotFound when the record was deleted meanwhile.
+func (m *Manager) FinishBuild(ctx context.Context, t store.Template, progress func(string)) (store.Template, error) {
+	return m.buildTemplate(ctx, t, false, progress, m.config.Store.PutBuiltTemplate)
+}
+
+// RefreshTemplate takes the snapshot of a build that is there anew, if it has one.
+// store.ErrNotFound when the build was replaced or deleted meanwhile.
+func (m *Manager) RefreshTemplate(ctx context.Context, t store.Template, progress func(string)) (store.Template, error) {
+	return m.buildTemplate(ctx, t, t.Snapshot == "", progress, func(ctx context.Context, t store.Template) (store.Template, []store.Template, error) {
+		stored, err := m.config.Store.RefreshTemplate(ctx, t)
+		return stored, nil, err
+	})
+}
+
+// put stores a template that has been built.
+type put func(ctx context.Context, t store.Template) (stored store.Template, replaced []store.Template, err error)
+
+func (m *Manager) buildTemplate(ctx context.Context, t store.Template, cold bool, progress func(string), put put) (store.Template, error) {
 	t.CreatedAt = time.Now().UTC()
 	t.BuiltAt = t.CreatedAt
 	t.ID = cmp.Or(t.ID, NewTemplateID())
@@ -87,11 +111,15 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 	if t.Snapshot != "" {
 		t.SizeBytes += DiskBytes(m.snapshotDir(t.Snapshot))
 	}
-	stored, _, err := m.config.Store.PutTemplate(ctx, t)
+	stored, _, err := put(ctx, t)
 	if err != nil {
 		return store.Template{}, fmt.Errorf("write template %s: %w", t.Name, templateError(t.Name, err))
 	}
-	return stored, m.prune(ctx)
+	// The template is what it is meant to be, however the cleaning ends.
+	if err := m.prune(context.WithoutCancel(ctx)); err != nil {
+		m.config.Log.Error("files nothing needs were not removed", "error", err)
+	}
+	return stored, nil
 }
 
 // Current tells whether a template's build fits this program: its snapshot is
@@ -139,7 +167,7 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 	if err := os.MkdirAll(m.snapshotDir(""), 0o711); err != nil {
 		return err
 	}
-	lock, err := lockFile(m.snapshotDir(t.Snapshot+lockSuffix), unix.LOCK_EX)
+	lock, err := m.lockSnapshot(ctx, t.Snapshot, progress)
 	if err != nil {
 		return err
 	}
@@ -160,6 +188,47 @@ func (m *Manager) ensureSnapshot(ctx context.Context, t store.Template, progress
 		return err
 	}
 	return m.commitSnapshot(t.Snapshot, snapshotMeta{CAHash: m.caHash, Engine: t.EngineHash, Volumes: true})
+}
+
+// lockPoll is how often a build looks whether the one it waits for has ended.
+const lockPoll = 100 * time.Millisecond
+
+// lockSnapshot waits for the right to make a snapshot. Who prunes may remove the file
+// between its opening and its locking, so that it is no longer the one that others lock.
+func (m *Manager) lockSnapshot(ctx context.Context, name string, progress func(string)) (*os.File, error) {
+	path, said := m.snapshotDir(name+lockSuffix), false
+	for {
+		lock, err := lockFile(path, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			if isFile(lock, path) {
+				return lock, nil
+			}
+			lock.Close()
+			continue
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, err
+		}
+		if !said {
+			progress("waiting for an equal snapshot that is being made")
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(lockPoll):
+		}
+	}
+}
+
+// isFile tells whether a path still leads to an open file.
+func isFile(open *os.File, path string) bool {
+	a, err := open.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(path)
+	return err == nil && os.SameFile(a, b)
 }
 
 // commitSnapshot gives a snapshot that was written beside its place its name.
@@ -215,6 +284,9 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 		return err
 	}
 	r := s.present()
+	if err := s.checkAccount(ctx); err != nil {
+		return err
+	}
 	if len(t.Kernels) > 0 {
 		progress(fmt.Sprintf("warming kernels %v", t.Kernels))
 		if err := r.agent.warm(ctx, t.Kernels); err != nil {
@@ -232,13 +304,37 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 	return r.instance.Checkpoint(ctx, to)
 }
 
+// checkAccount sees that the template's user can be in its working directory: nothing
+// else may have asked for either while it was built.
+func (s *sandbox) checkAccount(ctx context.Context) error {
+	t := s.template
+	if t.User == "" {
+		return nil
+	}
+	calls := s.calls()
+	defer calls.CloseIdleConnections()
+	request := connect.NewRequest(&filesystemrpc.StatRequest{Path: "/"})
+	request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(t.User+":")))
+	request.Header().Set("X-Access-Token", s.info.AccessToken)
+	_, err := filesystemconnect.NewFilesystemClient(&http.Client{Transport: calls}, "http://agent").Stat(ctx, request)
+	if code := connect.CodeOf(err); code == connect.CodeUnauthenticated || code == connect.CodeInvalidArgument {
+		return fmt.Errorf("the user %q of the template has no account in it", t.User)
+	}
+	return err
+}
+
+// calls reaches the agent.
+func (s *sandbox) calls() *http.Transport {
+	network := s.present().network
+	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return network.DialContext(ctx, hostapi.AgentPort)
+	}}
+}
+
 // runStart runs the template's start command and waits until it is ready. What the
 // command prints until then is told line by line.
 func (s *sandbox) runStart(ctx context.Context, told func(line string)) error {
-	t, r := s.template, s.present()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return r.network.DialContext(ctx, hostapi.AgentPort)
-	}}
+	t, transport := s.template, s.calls()
 	defer transport.CloseIdleConnections()
 	client := processconnect.NewProcessClient(&http.Client{Transport: transport}, "http://agent")
 	ctx, cancel := context.WithTimeout(ctx, readyPatience)
@@ -398,7 +494,7 @@ func (m *Manager) pruneSnapshots(wanted map[string]bool) error {
 		}
 		if name, partial := strings.CutSuffix(entry.Name(), partialSuffix); partial {
 			err = m.removePartial(name)
-		} else if time.Since(info.ModTime()) > pruneAfter {
+		} else if time.Since(info.ModTime()) > pruneAfter && !m.goesLater(name) {
 			err = os.RemoveAll(m.snapshotDir(name))
 		}
 		if err != nil {
@@ -406,6 +502,18 @@ func (m *Manager) pruneSnapshots(wanted map[string]bool) error {
 		}
 	}
 	return nil
+}
+
+// goesLater tells whether sandboxes are starting from a snapshot that is to go: the
+// last of them removes it.
+func (m *Manager) goesLater(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inUse[name] == 0 {
+		return false
+	}
+	m.unwanted[name] = true
+	return true
 }
 
 // removeLock removes the lock of a snapshot that is gone. One that was made a

@@ -134,6 +134,12 @@ type Templates interface {
 	// another key or is being built by one, when t.ID is that of another alias, or
 	// t.BuildID is another template's; ErrFull beyond [MaxTags].
 	PutTemplate(ctx context.Context, t Template) (stored Template, replaced []Template, err error)
+	// PutBuiltTemplate is PutTemplate for what the build with the record t.BuildID made:
+	// ErrNotFound, and nothing is stored, when that record is gone.
+	PutBuiltTemplate(ctx context.Context, t Template) (stored Template, replaced []Template, err error)
+	// RefreshTemplate changes what is stored of the build t.BuildID and neither its tags
+	// nor its template: ErrNotFound when it is gone.
+	RefreshTemplate(ctx context.Context, t Template) (stored Template, err error)
 	// Template finds a template as the build that a ref means.
 	Template(ctx context.Context, ref string) (Template, error)
 	// Templates lists every build, by alias and id of the template, newest first.

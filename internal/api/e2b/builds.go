@@ -15,6 +15,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/api/record"
 	"github.com/tombolo-dev/tombolo/internal/build"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -81,9 +82,13 @@ func (a *api) newBuild(r *http.Request, k store.Key, body buildRequest) (wireBui
 	if body.CPUCount < 0 || body.MemoryMB < 0 || body.MinFreeDiskMB < 0 || body.MemoryMB > maxMiB || body.MinFreeDiskMB > maxMiB {
 		return wireBuildRequest{}, invalid("cpuCount, memoryMB and minFreeDiskMb must be positive and below %d", maxMiB)
 	}
+	disk := body.MinFreeDiskMB << 20
+	if disk > 0 { // it says the least
+		disk = max(disk, build.DefaultDisk)
+	}
 	b, err := a.builds.Request(r.Context(), build.Request{
-		KeyID: k.ID, Alias: alias, Tags: tags,
-		CPUs: body.CPUCount, MemoryBytes: body.MemoryMB << 20, DiskBytes: body.MinFreeDiskMB << 20,
+		KeyID: k.ID, Alias: alias, Tags: tags, Quota: sandbox.QuotaOf(k),
+		CPUs: body.CPUCount, MemoryBytes: body.MemoryMB << 20, DiskBytes: disk,
 	})
 	if err != nil {
 		return wireBuildRequest{}, buildFailure(err, body.Name)
@@ -108,6 +113,9 @@ func buildName(k store.Key, name string, more []string) (alias string, tags []st
 	n, ok := splitName(k, name)
 	if !ok {
 		return "", nil, invalid("name %.140q: a namespace before the '/' must be that of the key, which is %q; leave it out", name, namespace(k))
+	}
+	if err := notReserved(n.Alias); err != nil {
+		return "", nil, err
 	}
 	if tagged(name) {
 		tags = append(tags, n.Tag)
@@ -194,8 +202,10 @@ func (a *api) upload(w http.ResponseWriter, r *http.Request) error {
 	if errors.Is(err, build.ErrTooLarge) {
 		return failure(http.StatusRequestEntityTooLarge, "%s", err)
 	}
-	if errors.Is(err, build.ErrFull) {
-		return failure(http.StatusInsufficientStorage, "%s", build.ErrFull)
+	for _, full := range []error{build.ErrFull, build.ErrUploads} {
+		if errors.Is(err, full) {
+			return failure(http.StatusInsufficientStorage, "%s", full)
+		}
 	}
 	if err != nil {
 		return err
@@ -447,7 +457,7 @@ func (a *api) requestDockerfileBuild(w http.ResponseWriter, r *http.Request, k s
 	if err != nil {
 		return err
 	}
-	a.prepared.keep(answer.BuildID, plan)
+	a.prepared.keep(k.ID, answer.BuildID, plan)
 	writeJSON(w, http.StatusAccepted, answer)
 	return nil
 }
@@ -458,7 +468,7 @@ func (a *api) startDockerfileBuild(w http.ResponseWriter, r *http.Request, k sto
 	if err != nil {
 		return err
 	}
-	plan, ok := a.prepared.take(b.ID)
+	plan, ok := a.prepared.take(k.ID, b.ID)
 	if !ok {
 		return failure(http.StatusConflict, "the build was requested in another way, or too long ago: request it again")
 	}

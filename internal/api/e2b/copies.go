@@ -44,7 +44,7 @@ func (a *api) fork(w http.ResponseWriter, r *http.Request, k store.Key) error {
 	if err != nil {
 		return err
 	}
-	req := sandbox.ForkRequest{Quota: quota(k), Count: int(count), Timeout: d}
+	req := sandbox.ForkRequest{Quota: sandbox.QuotaOf(k), Count: int(count), Timeout: d}
 	forks, err := once(a.repeats, r, k, body, func(ctx context.Context) ([]sandbox.Fork, error) {
 		return settled(ctx, func() ([]sandbox.Fork, error) { return a.sandboxes.Fork(ctx, info.ID, req) })
 	})
@@ -112,7 +112,7 @@ func (a *api) createSnapshot(w http.ResponseWriter, r *http.Request, k store.Key
 	if err := a.checkFree(r.Context(), k, name); err != nil {
 		return err
 	}
-	req := sandbox.SnapshotRequest{Quota: quota(k), Name: name, DiskOnly: body.Memory != nil && !*body.Memory}
+	req := sandbox.SnapshotRequest{Quota: sandbox.QuotaOf(k), Name: name, DiskOnly: body.Memory != nil && !*body.Memory}
 	t, err := once(a.repeats, r, k, body, func(ctx context.Context) (store.Template, error) {
 		return settled(ctx, func() (store.Template, error) { return a.sandboxes.Snapshot(ctx, info.ID, req) })
 	})

@@ -118,7 +118,7 @@ func createRequest(body newSandbox, g generation, k store.Key) (sandbox.CreateRe
 	}
 	return sandbox.CreateRequest{
 		KeyID:     k.ID,
-		Quota:     quota(k),
+		Quota:     sandbox.QuotaOf(k),
 		Timeout:   timeout,
 		Metadata:  body.Metadata,
 		EnvVars:   body.EnvVars,
@@ -143,19 +143,6 @@ func (b newSandbox) lifecycle() (sandbox.Lifecycle, error) {
 		DiskOnly:       b.AutoPause && diskOnly,
 		AutoResume:     b.AutoResume.Enabled,
 	}, nil
-}
-
-// quota is what the core holds a key to.
-func quota(k store.Key) sandbox.Quota {
-	return sandbox.Quota{
-		Sandboxes:   k.MaxSandboxes,
-		CreateRate:  k.MaxCreateRate,
-		CPUs:        k.MaxCPUs,
-		MemoryBytes: k.MaxMemory,
-		DiskBytes:   k.MaxDisk,
-		Snapshots:   k.MaxSnapshots,
-		Timeout:     k.MaxTimeout,
-	}
 }
 
 // timeout checks the seconds a request gave; nil takes the default, or the key's

@@ -163,7 +163,7 @@ func (a *api) resume(w http.ResponseWriter, r *http.Request, k store.Key) error 
 // bringBack resumes a paused sandbox or gives a running one more time.
 func (a *api) bringBack(r *http.Request, k store.Key, info sandbox.Info, d time.Duration, memory *bool) (now sandbox.Info, resumed bool, err error) {
 	req := sandbox.ResumeRequest{
-		Quota:   quota(k),
+		Quota:   sandbox.QuotaOf(k),
 		Timeout: bounded(d, info, k),
 		Reboot:  memory != nil && !*memory,
 	}

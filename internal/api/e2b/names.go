@@ -3,9 +3,11 @@ package e2b
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/tombolo-dev/tombolo/internal/image"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
@@ -54,6 +56,15 @@ func (a *api) usableName(ctx context.Context, k store.Key, name string) (n store
 	return n, ok, nil
 }
 
+// notReserved refuses the names of templates that come with Tombolo: clients ask for
+// some of them by themselves, and hand what they make secrets.
+func notReserved(alias string) error {
+	if slices.Contains(image.Recipes(), strings.ToLower(alias)) {
+		return failure(http.StatusForbidden, "the name %q is kept for the template that comes with Tombolo: choose another", alias)
+	}
+	return nil
+}
+
 // newName checks what a snapshot is to be called; empty is no name.
 func newName(k store.Key, name string) (string, error) {
 	if name == "" {
@@ -66,7 +77,7 @@ func newName(k store.Key, name string) (string, error) {
 	if err := n.Check(); err != nil {
 		return "", invalid("%s", err)
 	}
-	return n.String(), nil
+	return n.String(), notReserved(n.Alias)
 }
 
 // names are the names of a template without tags, none when it is known by its id

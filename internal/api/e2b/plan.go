@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,34 +135,43 @@ func (r *imageRegistry) login(ctx context.Context) (*image.Login, error) {
 	return nil, invalid("fromImageRegistry: type must be registry, gcp or aws, not %.40q", r.Type)
 }
 
-// preparedMost bounds the plans that wait for their second request.
-const preparedMost = 100
+// preparedMost bounds the plans of one key that wait for their second request.
+const preparedMost = 20
 
 // prepared keeps plans between the two requests of the oldest flow.
 type prepared struct {
 	mu    sync.Mutex
-	plans map[string]build.Plan
-	order []string
+	plans map[string][]preparedPlan // by key, the oldest first
 }
 
-func (p *prepared) keep(id string, plan build.Plan) {
+type preparedPlan struct {
+	build string
+	plan  build.Plan
+}
+
+func (p *prepared) keep(keyID, id string, plan build.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.plans == nil {
-		p.plans = map[string]build.Plan{}
+		p.plans = map[string][]preparedPlan{}
 	}
-	if len(p.order) >= preparedMost {
-		delete(p.plans, p.order[0])
-		p.order = p.order[1:]
-	}
-	p.plans[id] = plan
-	p.order = append(p.order, id)
+	all := append(p.plans[keyID], preparedPlan{id, plan})
+	p.plans[keyID] = slices.Clone(all[max(0, len(all)-preparedMost):])
 }
 
-func (p *prepared) take(id string) (build.Plan, bool) {
+func (p *prepared) take(keyID, id string) (build.Plan, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	plan, ok := p.plans[id]
-	delete(p.plans, id)
-	return plan, ok
+	all := p.plans[keyID]
+	at := slices.IndexFunc(all, func(one preparedPlan) bool { return one.build == id })
+	if at < 0 {
+		return build.Plan{}, false
+	}
+	plan := all[at].plan
+	if all = slices.Delete(all, at, at+1); len(all) == 0 {
+		delete(p.plans, keyID)
+	} else {
+		p.plans[keyID] = all
+	}
+	return plan, true
 }

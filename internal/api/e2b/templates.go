@@ -118,14 +118,11 @@ func (a *api) getAlias(w http.ResponseWriter, r *http.Request, k store.Key) erro
 	if err != nil {
 		return err
 	}
-	if len(t.builds) == 0 {
+	if len(t.builds) == 0 { // its first build runs or has failed
 		return templateNotFound(r.PathValue("alias"))
 	}
 	if !t.usableBy(k) {
 		return failure(http.StatusForbidden, "the name '%s' belongs to another key", r.PathValue("alias"))
-	}
-	if len(t.builds) == 0 { // its first build runs or has failed
-		return templateNotFound(r.PathValue("alias"))
 	}
 	writeJSON(w, http.StatusOK, struct {
 		TemplateID string `json:"templateID"`

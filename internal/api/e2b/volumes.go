@@ -90,7 +90,7 @@ func (a *api) createVolume(w http.ResponseWriter, r *http.Request, k store.Key) 
 	if body.SizeMB < 0 || body.SizeMB > 1<<40/mib {
 		return invalid("sizeMB cannot be %d", body.SizeMB)
 	}
-	v, err := a.volumes.CreateVolume(r.Context(), k.ID, quota(k), body.Name, body.SizeMB*mib)
+	v, err := a.volumes.CreateVolume(r.Context(), k.ID, sandbox.QuotaOf(k), body.Name, body.SizeMB*mib)
 	if err != nil {
 		return fmt.Errorf("create volume %q: %w", body.Name, err)
 	}

@@ -40,6 +40,9 @@ type Options struct {
 	UUID [16]byte
 	// Time is the image's own, seconds since 1970.
 	Time int64
+	// Room, if not nil, is called before each part of a file's content is written; its
+	// error, for a full disk, ends the writing.
+	Room func() error
 }
 
 // Write writes the tree into f, which is empty. Times before 1970 become 1970.
@@ -47,7 +50,7 @@ func Write(ctx context.Context, f *os.File, tree *rootfs.Tree, o Options) error 
 	if err := tree.Flush(); err != nil {
 		return err
 	}
-	w := &writer{inodes: tree.Inodes()}
+	w := &writer{inodes: tree.Inodes(), room: o.Room}
 	if err := w.lay(); err != nil {
 		return err
 	}
@@ -89,6 +92,7 @@ func WriteFile(ctx context.Context, to string, tree *rootfs.Tree, o Options) err
 }
 
 type writer struct {
+	room   func() error // may be nil
 	inodes []*rootfs.Inode
 	places []place // by inode number
 	end    uint64  // blocks of the image
@@ -344,12 +348,12 @@ func (w *writer) contents(ctx context.Context, to *os.File) error {
 		if run.join(next) {
 			continue
 		}
-		if err := run.copy(ctx, to); err != nil {
+		if err := run.copy(ctx, to, w.room); err != nil {
 			return err
 		}
 		run = next
 	}
-	return run.copy(ctx, to)
+	return run.copy(ctx, to, w.room)
 }
 
 // span is a part of a source and where it goes, bytes.
@@ -374,7 +378,7 @@ func (s *span) join(next span) bool {
 	return true
 }
 
-func (s *span) copy(ctx context.Context, to *os.File) error {
+func (s *span) copy(ctx context.Context, to *os.File, room func() error) error {
 	if s.size == 0 {
 		return nil
 	}
@@ -394,7 +398,7 @@ func (s *span) copy(ctx context.Context, to *os.File) error {
 			}
 			from -= s.from
 		}
-		if err := copyRange(ctx, f, s.from+from, to, s.to+from, size); err != nil {
+		if err := copyRange(ctx, f, s.from+from, to, s.to+from, size, room); err != nil {
 			return fmt.Errorf("copy %d bytes of %s at %d: %w", size, f.Name(), s.from+from, err)
 		}
 		at = from + size
@@ -420,17 +424,25 @@ func data(f *os.File, from, end int64) (at, size int64, err error) {
 
 // copyRange copies within the kernel, which shares the blocks where the file system
 // can, and else through a buffer.
-func copyRange(ctx context.Context, from *os.File, at int64, to *os.File, toAt, size int64) error {
+func copyRange(ctx context.Context, from *os.File, at int64, to *os.File, toAt, size int64, room func() error) error {
 	for size > 0 {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		part := int(min(size, maxSpan))
-		n, err := unix.CopyFileRange(int(from.Fd()), &at, int(to.Fd()), &toAt, part, 0)
+		if room != nil {
+			if err := room(); err != nil {
+				return err
+			}
+		}
+		part := min(size, maxSpan)
+		n, err := unix.CopyFileRange(int(from.Fd()), &at, int(to.Fd()), &toAt, int(part), 0)
 		switch {
 		case err == unix.EINTR:
 		case err == unix.EXDEV || err == unix.ENOSYS || err == unix.EINVAL || err == unix.EOPNOTSUPP:
-			return copyBytes(from, at, to, toAt, size)
+			if err := copyBytes(from, at, to, toAt, part); err != nil {
+				return err
+			}
+			at, toAt, n = at+part, toAt+part, int(part)
 		case err != nil:
 			return err
 		case n == 0:

@@ -3,6 +3,7 @@ package erofs_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -197,6 +198,23 @@ func hash(t *testing.T, path string) string {
 	_, err = io.Copy(h, f)
 	require.NoError(t, err)
 	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+func TestAFullDiskEndsTheWriting(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "file"), bytes.Repeat([]byte("x"), 1<<20), 0o600))
+	whole := filepath.Join(t.TempDir(), "whole")
+	require.NoError(t, erofs.WriteFolder(t.Context(), folder, whole))
+	image, err := os.Open(whole)
+	require.NoError(t, err)
+	defer image.Close()
+	tree := rootfs.New(nil, rootfs.Limits{})
+	require.NoError(t, tree.AddImage(t.Context(), image))
+	full := errors.New("full")
+	to := filepath.Join(t.TempDir(), "image")
+	err = erofs.WriteFile(t.Context(), to, tree, erofs.Options{Room: func() error { return full }})
+	require.ErrorIs(t, err, full)
+	require.NoFileExists(t, to)
 }
 
 func TestAFileLongerThan4GiB(t *testing.T) {

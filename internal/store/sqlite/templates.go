@@ -18,28 +18,65 @@ import (
 // PutTemplate implements store.Templates.
 func (s *Store) PutTemplate(ctx context.Context, t store.Template) (stored store.Template, replaced []store.Template, err error) {
 	err = s.write(ctx, func(q *query.Queries) error {
-		row, err := templateFor(ctx, q, t)
-		if err != nil {
-			return err
-		}
-		if err := putTemplateBuild(ctx, q, row.ID, t); err != nil {
-			return err
-		}
-		tags := t.Tags
-		if len(tags) == 0 {
-			tags = []string{store.DefaultTag}
-		}
-		replaced, err = assignTags(ctx, q, row.ID, t.BuildID, tags)
-		if err != nil {
-			return err
-		}
-		stored, err = oneTemplate(q.TemplateBuild(ctx, t.BuildID))
+		stored, replaced, err = putTemplate(ctx, q, t)
 		return err
 	})
 	if err != nil {
 		return store.Template{}, nil, fmt.Errorf("write template %q: %w", cmp.Or(t.Name, t.ID), err)
 	}
 	return stored, replaced, nil
+}
+
+// PutBuiltTemplate implements store.Templates.
+func (s *Store) PutBuiltTemplate(ctx context.Context, t store.Template) (stored store.Template, replaced []store.Template, err error) {
+	err = s.write(ctx, func(q *query.Queries) error {
+		if _, err := q.Build(ctx, t.BuildID); err != nil {
+			return err
+		}
+		stored, replaced, err = putTemplate(ctx, q, t)
+		return err
+	})
+	if err != nil {
+		return store.Template{}, nil, fmt.Errorf("write template %q: %w", cmp.Or(t.Name, t.ID), err)
+	}
+	return stored, replaced, nil
+}
+
+// RefreshTemplate implements store.Templates.
+func (s *Store) RefreshTemplate(ctx context.Context, t store.Template) (stored store.Template, err error) {
+	err = s.write(ctx, func(q *query.Queries) error {
+		if _, err := q.TemplateBuild(ctx, t.BuildID); err != nil {
+			return err
+		}
+		if err := putTemplateBuild(ctx, q, t.ID, t); err != nil {
+			return err
+		}
+		stored, err = oneTemplate(q.TemplateBuild(ctx, t.BuildID))
+		return err
+	})
+	if err != nil {
+		return store.Template{}, fmt.Errorf("write build %q of template %q: %w", t.BuildID, t.ID, err)
+	}
+	return stored, nil
+}
+
+func putTemplate(ctx context.Context, q *query.Queries, t store.Template) (stored store.Template, replaced []store.Template, err error) {
+	row, err := templateFor(ctx, q, t)
+	if err != nil {
+		return stored, nil, err
+	}
+	if err := putTemplateBuild(ctx, q, row.ID, t); err != nil {
+		return stored, nil, err
+	}
+	tags := t.Tags
+	if len(tags) == 0 {
+		tags = []string{store.DefaultTag}
+	}
+	if replaced, err = assignTags(ctx, q, row.ID, t.BuildID, tags); err != nil {
+		return stored, nil, err
+	}
+	stored, err = oneTemplate(q.TemplateBuild(ctx, t.BuildID))
+	return stored, replaced, err
 }
 
 // Template implements store.Templates.

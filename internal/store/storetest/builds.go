@@ -209,6 +209,46 @@ func pruneSparesBuildsUnderWay(t *testing.T, s store.Store) {
 	require.ElementsMatch(t, []string{running, third, fourth, other}, leftIDs)
 }
 
+func buildWithoutRecordMakesNoTemplate(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	b, err := s.AddBuild(ctx, build("app", idA))
+	require.NoError(t, err)
+	made := store.Template{ID: b.TemplateID, Name: "app", KeyID: "k", BuildID: b.ID, Tags: []string{"v1"}}
+	stored, _, err := s.PutBuiltTemplate(ctx, made)
+	require.NoError(t, err)
+	require.Equal(t, []string{"v1"}, stored.Tags)
+	_, err = s.DeleteTemplate(ctx, "app") // with the record of the build, which goes on
+	require.NoError(t, err)
+	_, _, err = s.PutBuiltTemplate(ctx, made)
+	require.ErrorIs(t, err, store.ErrNotFound)
+	_, err = s.Template(ctx, "app:v1")
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func refreshMovesNoTag(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	put := func(buildID string, tags ...string) store.Template {
+		stored, _, err := s.PutTemplate(ctx, store.Template{ID: idA, Name: "app", KeyID: "k", BuildID: buildID, Tags: tags, Snapshot: "old"})
+		require.NoError(t, err)
+		return stored
+	}
+	first := put("one", "default", "v1")
+	second := put("two", "default") // somebody builds it meanwhile
+	first.Snapshot = "new"
+	stored, err := s.RefreshTemplate(ctx, first)
+	require.NoError(t, err)
+	require.Equal(t, []string{"v1"}, stored.Tags)
+	require.Equal(t, "new", stored.Snapshot)
+	meant, err := s.Template(ctx, "app")
+	require.NoError(t, err)
+	require.Equal(t, second, meant)
+	put("three", "v1") // and the first is gone
+	_, err = s.RefreshTemplate(ctx, first)
+	require.ErrorIs(t, err, store.ErrNotFound)
+	_, err = s.Template(ctx, "one")
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
 // build is a new build of the key k.
 func build(alias, templateID string) store.Build {
 	return store.Build{

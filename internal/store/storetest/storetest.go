@@ -53,6 +53,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"TwoBuildsOfANewAliasAtOnceShareATemplateID", racingBuildsShareATemplateID},
 		{"BuildsAreListed", buildsAreListed},
 		{"PruneSparesBuildsUnderWay", pruneSparesBuildsUnderWay},
+		{"ABuildWhoseRecordIsGoneMakesNoTemplate", buildWithoutRecordMakesNoTemplate},
+		{"ARefreshMovesNoTag", refreshMovesNoTag},
 		{"VolumeIsFoundByIDAndName", volumeIsFound},
 		{"VolumesOfAKeyAreLimited", volumesAreLimited},
 		{"VolumeNameIsTakenOnce", volumeNameIsTakenOnce},

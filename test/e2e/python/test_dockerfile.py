@@ -155,6 +155,14 @@ def test_layers_are_used_again_until_a_file_changes(context, name):
     assert inside(name, "cat /tmp/stamp") != first
 
 
+def test_many_copies_of_other_stages_and_templates_share_their_sandboxes(context, name):
+    stages = "".join(f"FROM template:base AS s{i}\nUSER root\nRUN echo {i} > /made\n" for i in range(6))
+    copies = "".join(f"COPY --from=s{i % 6} /made /copy{i}\nCOPY --from=template:base /etc/passwd /passwd{i}\n" for i in range(12))
+    log = built(context({}), name, stages + "FROM template:base\n" + copies)
+    assert log.count("FROM template base") == 8, log  # six stages, the last, and what is copied from
+    assert inside(name, "cat /copy*; ls /passwd* | wc -l").split() == ["0", "1", "4", "5", "2", "3", "4", "5", "0", "1", "2", "3", "12"]
+
+
 def test_bind_mounts_are_there_for_the_command_alone(context, name):
     folder = context({"src/a": "a", "src/.hidden": "h", "conf": "c"})
     built(folder, name, """

@@ -297,6 +297,67 @@ def test_an_unknown_user_is_the_failure_that_clients_know(name):
     assert message.endswith("failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'")
 
 
+def test_an_unknown_user_that_no_step_needs_fails_the_build_too(name):
+    assert "the user \"root123\" of the template has no account in it" in failure(base().set_user("root123"), name)
+    assert not Template.exists(name)
+
+
+@pytest.fixture
+def limited(request):
+    """Makes a key with limits and returns its secret."""
+
+    def make(*flags):
+        made = as_json("key", "create", "builds-" + uuid.uuid4().hex[:8], *flags)
+        request.addfinalizer(lambda: tombolo("key", "delete", made["id"]))
+        return made["key"]
+
+    return make
+
+
+def test_a_template_beyond_the_limits_of_its_key_is_refused(name, limited):
+    key = limited("--max-memory", "1GiB", "--max-cpus", "2")
+    for options, words in [({"memory_mb": 2048}, "1024 MiB of memory"), ({"cpu_count": 4}, "2 processors")]:
+        with pytest.raises(Exception, match=words):
+            Template.build(base(), name, api_key=key, **options)
+    assert not Template.exists(name)
+
+
+def test_a_build_waits_for_room_within_the_limits_of_its_key(name, limited):
+    key = limited("--max-sandboxes", "1")
+    running = Sandbox.create("base", api_key=key, timeout=300)
+    logged = []
+
+    def said(entry):
+        logged.append(entry.message)
+        if "waiting: the key is at its limit" in entry.message:
+            running.kill()
+
+    Template.build(base().run_cmd("echo built > built"), name, api_key=key, memory_mb=1024, on_build_logs=said)
+    assert any("limit of 1 sandboxes at once" in line for line in logged)
+    with Sandbox.create(name, api_key=key, timeout=60) as sandbox:  # and has given its place back
+        assert sandbox.files.read("built") == "built\n"
+    Template.build(base(), name + ":2", api_key=key)
+    httpx.delete(f"{API}/templates/{name}", headers={"X-API-KEY": key})
+
+
+@pytest.mark.parametrize("taken", ["desktop", "mcp-gateway", "Code-Interpreter-v1:v2"])
+def test_names_of_templates_that_come_with_tombolo_are_not_for_keys(taken):
+    with pytest.raises(BuildException, match="is kept for the template that comes with Tombolo"):
+        Template.build(base(), taken)
+    with Sandbox.create("base", timeout=60) as sandbox:
+        answer = httpx.post(f"{API}/sandboxes/{sandbox.sandbox_id}/snapshots", headers=KEY, json={"name": taken}, timeout=60)
+    assert answer.status_code == 403
+
+
+def test_a_template_deleted_on_the_machine_does_not_come_back(name):
+    build = Template.build_in_background(base().run_cmd("sleep 5"), name)
+    under_way = DATA / "builds" / "logs" / f"{build.build_id}.lock"
+    eventually(under_way.exists, 60, "the build runs")
+    assert tombolo("template", "delete", name).returncode == 0
+    eventually(lambda: not under_way.exists(), 120, "the build has ended")
+    assert not Template.exists(name)
+
+
 def test_an_unknown_template_is_not_found(name):
     assert "template 'nobody-has-this' not found" in failure(Template().from_template("nobody-has-this"), name)
 
