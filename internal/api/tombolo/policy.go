@@ -29,7 +29,7 @@ type Policy struct {
 	// Revision names what is there. A change that names another one is refused; empty
 	// changes whatever is there.
 	Revision string `json:"revision,omitempty"`
-	// Keys and Templates are what scopes may be of. They are answered and never sent.
+	// Keys and Templates are what scopes may be of. They are answered, and mean nothing when they are sent.
 	Keys      []Named `json:"keys,omitempty"`
 	Templates []Named `json:"templates,omitempty"`
 }
@@ -76,27 +76,7 @@ func (a *API) getPolicy(c *call) (any, error) {
 	if err := checkQuery(c.r.URL.Query()); err != nil {
 		return nil, err
 	}
-	p, err := a.policy(c.context())
-	if err != nil {
-		return nil, err
-	}
-	keys, err := a.Store.Keys(c.context())
-	if err != nil {
-		return nil, err
-	}
-	for _, k := range keys {
-		p.Keys = append(p.Keys, Named{k.ID, k.Name})
-	}
-	templates, err := a.Store.Templates(c.context())
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range templates {
-		if of := (Named{t.ID, t.Name}); !slices.Contains(p.Templates, of) { // it has builds
-			p.Templates = append(p.Templates, of)
-		}
-	}
-	return p, nil
+	return a.policy(c.context())
 }
 
 func (a *API) policy(ctx context.Context) (Policy, error) {
@@ -107,8 +87,33 @@ func (a *API) policy(ctx context.Context) (Policy, error) {
 	tables = slices.DeleteFunc(append([]policy.Table{}, tables...), func(t policy.Table) bool { return t.Scope.Kind == policy.SandboxScope })
 	policy.SortTables(tables)
 	raw, err := json.Marshal(tables)
+	if err != nil {
+		return Policy{}, err
+	}
 	sum := sha256.Sum256(raw)
-	return Policy{Tables: tables, Revision: hex.EncodeToString(sum[:16])}, err
+	p := Policy{Tables: tables, Revision: hex.EncodeToString(sum[:16])}
+	return p, a.nameScopes(ctx, &p)
+}
+
+// nameScopes says what scopes may be of.
+func (a *API) nameScopes(ctx context.Context, p *Policy) error {
+	keys, err := a.Store.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		p.Keys = append(p.Keys, Named{k.ID, k.Name})
+	}
+	templates, err := a.Store.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range templates {
+		if of := (Named{t.ID, t.Name}); !slices.Contains(p.Templates, of) { // it has builds
+			p.Templates = append(p.Templates, of)
+		}
+	}
+	return nil
 }
 
 // putPolicy puts tables in place of all there are; with dry-run it only checks them.
@@ -123,6 +128,9 @@ func (a *API) putPolicy(c *call) (any, error) {
 	var body struct {
 		Tables   *[]policy.Table `json:"tables"` // an empty list takes all rules away; none is a mistake
 		Revision string          `json:"revision"`
+		// Keys and Templates may be there, since what was read is sent back.
+		Keys      json.RawMessage `json:"keys"`
+		Templates json.RawMessage `json:"templates"`
 	}
 	if err := decode(c.w, c.r, &body); err != nil {
 		return nil, err

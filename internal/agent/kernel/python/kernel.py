@@ -176,13 +176,13 @@ class Kernel:
     def _add_env(self, env):
         for name, value in env.items():
             self.undo.append((name, os.environ.get(name)))
-            self._set_env(name, value)
+            self._set_var(name, value)
 
     def _remove_env(self):
         while self.undo:
-            self._set_env(*self.undo.pop())
+            self._set_var(*self.undo.pop())
 
-    def _set_env(self, name, value):
+    def _set_var(self, name, value):
         if value is None:
             os.environ.pop(name, None)
         else:
