@@ -87,6 +87,7 @@ type Guard struct {
 	mu       sync.Mutex
 	networks map[*Network]struct{}
 	narrow   map[string]*narrow // of sandboxes, by id
+	ended    hashes             // the latest sandboxes that have
 	changed  chan struct{}      // closed when rules change, and replaced
 }
 

@@ -19,13 +19,17 @@ type narrow struct {
 	ports map[uint16]bool
 }
 
+// narrowOf is for a sandbox that there is. What is still done about one that has ended,
+// such as an answer to who waited for it, gets one that nobody keeps.
 func (g *Guard) narrowOf(sandboxID string) *narrow {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	kept := g.narrow[sandboxID]
 	if kept == nil {
 		kept = &narrow{ports: map[uint16]bool{}}
-		g.narrow[sandboxID] = kept
+		if !g.ended.has(sandboxID) {
+			g.narrow[sandboxID] = kept
+		}
 	}
 	return kept
 }
@@ -34,13 +38,14 @@ func (g *Guard) narrowOf(sandboxID string) *narrow {
 func (g *Guard) Forget(sandboxID string) {
 	g.mu.Lock()
 	delete(g.narrow, sandboxID)
+	g.ended.add(sandboxID)
 	g.mu.Unlock()
 	if g.config.Desk != nil {
 		g.config.Desk.Forget(sandboxID)
 	}
 }
 
-// hashes are the latest of some actions.
+// hashes are the latest of some actions, or of other things by what names them.
 type hashes struct {
 	mu    sync.Mutex
 	known map[string]bool

@@ -2,7 +2,7 @@
 copies, crashes of the server and changes while it all runs.
 
 The world of these tests is the public package registries. What a secret becomes is seen
-by its being the range of a file that is asked for.
+by its being the form of a page that is asked for.
 """
 
 import concurrent.futures
@@ -394,43 +394,51 @@ def test_a_hold_that_nobody_answers_ends_readably(gate, box):
 
 # --- secrets --------------------------------------------------------------------
 
-BOUND = {"tombolo.hosts": "files.pythonhosted.org", "tombolo.in": "Range"}
+BOUND = {"tombolo.hosts": "pypi.org", "tombolo.in": "Accept"}
+AS_JSON, AS_HTML = "application/vnd.pypi.simple.v1+json", "text/html"
+
+
+def is_json(sandbox, *options):
+    """Whether the page is sent as JSON, which only AS_JSON asks for."""
+    page = shell(sandbox, f"curl -sS -m 15 {' '.join(options)} {PYPI}")
+    assert "sampleproject" in page
+    return page.startswith("{")
 
 
 def test_a_secret_outlives_pauses_copies_and_crashes(gate, box, secret, request):
-    key = secret("bytes=0-9", metadata=BOUND)
-    sandbox = box(envs={"RANGE": Secret.fill(key.name)})
+    key = secret(AS_JSON, metadata=BOUND)
+    sandbox = box(envs={"FORM": Secret.fill(key.name)})
     copy, = sandbox.fork()
     request.addfinalizer(copy.kill)
-    placeholder = shell(sandbox, "echo $RANGE").strip()
-    use = ["-H", '"Range: $RANGE"']
-    steps = [lambda: None, lambda: paused(sandbox, True), gate.crash, lambda: Secret.update(key.name, "bytes=0-19", **api(gate)),
+    placeholder = shell(sandbox, "echo $FORM").strip()
+    use = ["-H", '"Accept: $FORM"']
+    steps = [lambda: None, lambda: paused(sandbox, True), gate.crash, lambda: Secret.update(key.name, AS_HTML, **api(gate)),
              lambda: paused(sandbox, False)]
-    for step, want in zip(steps, [10, 10, 10, 20, 20]):
+    for step, want in zip(steps, [True, True, True, False, False]):
         step()
         for each in (sandbox, copy):
-            assert shell(each, "echo $RANGE").strip() == placeholder
-            assert size(each, *use) == want
+            assert shell(each, "echo $FORM").strip() == placeholder
+            assert is_json(each, *use) == want
     # The command line is another process.
-    assert gate.command("secret", "set", key.name, stdin=b"bytes=0-29\n").returncode == 0
-    eventually(lambda: size(sandbox, *use) == 30, 5, "the value of the command line")
+    assert gate.command("secret", "set", key.name, stdin=AS_JSON.encode() + b"\n").returncode == 0
+    eventually(lambda: is_json(sandbox, *use), 5, "the value of the command line")
     shown = as_json("secret", "show", key.name, "--data", str(gate.data))
     assert shown["version"] == 3
     sandbox.pause()
     Secret.destroy(key.name, **api(gate))
     sandbox.connect()
-    assert shell(sandbox, "echo $RANGE").strip() == placeholder
-    assert size(sandbox, *use) > 30, "the placeholder is sent, which is no range"
+    assert shell(sandbox, "echo $FORM").strip() == placeholder
+    assert not is_json(sandbox, *use), "the placeholder is sent, which is no form"
 
 
 def test_headers_with_a_secret_that_is_gone_are_refused(gate, box, secret):
-    key = secret("bytes=0-9")
-    sandbox = box(network={"rules": {"files.pythonhosted.org": [{"transform": {"headers": {"Range": Secret.fill(key.name)}}}]}})
-    assert size(sandbox) == 10
-    Secret.update(key.name, "bytes=0-19", **api(gate))
-    assert size(paused(sandbox, True)) == 20
+    key = secret(AS_JSON)
+    sandbox = box(network={"rules": {"pypi.org": [{"transform": {"headers": {"Accept": Secret.fill(key.name)}}}]}})
+    assert is_json(sandbox)
+    Secret.update(key.name, AS_HTML, **api(gate))
+    assert not is_json(paused(sandbox, True))
     Secret.destroy(key.name, **api(gate))
-    status, body = fetch(sandbox, WHEEL)
+    status, body = fetch(sandbox, PYPI)
     assert status == 403 and key.name in body
 
 
@@ -468,10 +476,10 @@ def head(gate):
 
 def test_nothing_is_left_of_sandboxes_that_had_it_all(gate, secret, later):
     gate.rules(ASK_NPM, {"name": "deploys", "kind": "exec", "decision": "ask", "match": [{"command": ["*deploy*"]}]})
-    key = secret("bytes=0-9", metadata=BOUND)
+    key = secret(AS_JSON, metadata=BOUND)
 
     def life(i):
-        sandbox = Sandbox.create(**gate.client_options(), envs={"RANGE": Secret.fill(key.name)}, network=ONLY_NPM)
+        sandbox = Sandbox.create(**gate.client_options(), envs={"FORM": Secret.fill(key.name)}, network=ONLY_NPM)
         gate.people.call("PUT", f"/sandboxes/{sandbox.sandbox_id}/rules", json={"rules": [NO_NPM | {"match": [{"host": ["pypi.org"]}]}]})
         sandbox.commands.run(f"curl -s -m 60 {PYPI}; curl -s -m 60 {NPM}", background=True)
         hold = gate.people.asked(sandbox, "npmjs")

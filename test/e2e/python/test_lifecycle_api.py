@@ -285,7 +285,7 @@ def test_names_of_snapshots(new_box, request):
 
 
 @pytest.mark.parametrize("name,code", [("a b", 400), ("a/b/c", 400), ("a:", 201), ("a:b:c", 400), ("x" * 200, 400), ("other/mine", 400),
-                                       ("base", 409), ("base:mine", 409), ("code-interpreter-v1", 409)])
+                                       ("base", 403), ("base:mine", 403), ("code-interpreter-v1", 403)])
 def test_names_that_cannot_be(box, name, code):
     answer = post(box, "snapshots", {"name": name})
     assert answer.status_code == code, answer.text

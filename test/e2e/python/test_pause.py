@@ -224,7 +224,7 @@ def test_a_pause_that_meets_the_timeout_keeps_it_or_says_that_it_is_gone():
         sandbox = Sandbox.create(timeout=60)
         sandbox.set_timeout(1)
         due = sandbox.get_info().end_at.timestamp()
-        eventually(lambda: time.time() > due - 0.06 + n * 0.01, 5, "the moment has come")
+        eventually(lambda: time.time() > due - 0.5 + n * 0.05, 5, "the moment has come")
         try:
             assert sandbox.pause() is True
         except NotFoundException:
