@@ -346,12 +346,7 @@ async def serve(reader, writer):
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
 
-async def digits(number):
-    """A number with what can be told of it."""
-    return f"{number:.0f}" if abs(number) >= 100 else f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
-
-
-def main():
+async def main():
     server = await asyncio.start_server(serve, "0.0.0.0", PORT, backlog=4096)
     await server.serve_forever()
 

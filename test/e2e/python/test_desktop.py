@@ -149,14 +149,15 @@ def test_typing_into_the_terminal(new_desktop):
     sandbox = new_desktop(envs={"MINE": "a value"})
     sandbox.launch("xfce4-terminal")
     focus(sandbox, window(sandbox, "xfce4-terminal"))
-    text = "Quotes ' \" $HOME `x` \\ ~ ! < > | & ; @ # ü €"
+    text, foreign = "Quotes ' \" $HOME `x` \\ ~ ! < > | & ; @ #", " ü €"
     sandbox.write(f"cat >typed; echo $MINE >mine")
     sandbox.press("enter")
     sandbox.write(text, delay_in_ms=20)
+    sandbox.write(foreign, delay_in_ms=200)  # each has its key made first, of which programs are told
     sandbox.press("enter")
     sandbox.press(["ctrl", "d"])
     eventually(lambda: sandbox.files.exists("/home/user/mine"), 20, "the shell has read all")
-    assert sandbox.files.read("/home/user/typed") == text + "\n"
+    assert sandbox.files.read("/home/user/typed") == text + foreign + "\n"
     assert sandbox.files.read("/home/user/mine") == "a value\n"
     sandbox.press(["alt", "f4"])
     eventually(lambda: not windows(sandbox, "xfce4-terminal"), 20, "the window is closed")
