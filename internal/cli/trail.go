@@ -56,7 +56,7 @@ func quoted(arg string) string {
 	if arg != "" && strings.Trim(arg, plain) == "" {
 		return arg
 	}
-	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	return shellQuote(arg)
 }
 
 // withTrail opens the audit log first, so that nothing is done that could not be recorded.

@@ -39,14 +39,6 @@ func (v *Vault) Session(keyID string, attached []string) *Session {
 	return &Session{vault: v, keyID: keyID, attached: slices.Clone(attached)}
 }
 
-// Attach lets the sandbox use more secrets, by id or name.
-func (s *Session) Attach(idOrName ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.attached = append(s.attached, idOrName...)
-	s.seen = nil
-}
-
 // SetTransforms replaces the transforms, by host. It refuses what cannot be one, and
 // leaves to [Vault.CheckTransforms] whether there are the secrets.
 func (s *Session) SetTransforms(transforms map[string]Transform) error {
@@ -112,16 +104,6 @@ func (v *view) intercepts(host string) bool {
 
 func (e *entry) goesTo(host string) bool {
 	return slices.ContainsFunc(e.bounds, func(b bound) bool { return b.fitsHost(host) })
-}
-
-// Bound tells whether requests to a host may carry one of those secrets of a key that
-// a sandbox was given, by id or name.
-func (v *Vault) Bound(keyID string, given []string, host string) bool {
-	now := v.current.Load()
-	return slices.ContainsFunc(given, func(ref string) bool {
-		e := now.find(keyID, NormalName(ref))
-		return e != nil && e.goesTo(host)
-	})
 }
 
 // Find names the secrets whose placeholders are in some bytes that leave the sandbox

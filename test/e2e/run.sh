@@ -107,9 +107,9 @@ world) world "${@:2}"; exit ;;
 esac
 
 # The tests wait more than they compute: these three run side by side.
-said=$(mktemp -d)
+said=$(mktemp -d) second=
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$said" ${second:+"$second"}' EXIT
 second_data || exit 1
-trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$said" "$second"' EXIT
 world >"$said/world" 2>&1 &
 world_pid=$!
 (TOMBOLO_DATA=$second one_after_another js js-old python-old python-o-z) >"$said/others" 2>&1 &
