@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/store"
@@ -74,15 +75,18 @@ func TestABuildThatWaitsIsNotStartedAgain(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooMany)
 
 	require.ErrorIs(t, b.Start(t.Context(), started[0].ID, planOfNothing), ErrStarted)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		entries, err := b.Log(started[0].ID)
+		require.NoError(c, err)
+		require.NotEmpty(c, entries)
+		require.Equal(c, "waiting for other builds to end", entries[0].Message)
+	}, time.Minute, 10*time.Millisecond)
 	for i := range atOnce() {
 		b.turns.give(fmt.Sprint("other", i))
 	}
 	ended, err := b.Wait(t.Context(), started[0].ID)
 	require.NoError(t, err)
 	require.Equal(t, "template 'missing' not found", ended.Reason)
-	entries, err := b.Log(started[0].ID)
-	require.NoError(t, err)
-	require.Equal(t, "waiting for other builds to end", entries[0].Message)
 }
 
 func TestABuildWhoseTemplateIsDeletedGivesItsTurnBack(t *testing.T) {
