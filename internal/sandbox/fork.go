@@ -305,15 +305,26 @@ func (m *Manager) removeBuilds(ctx context.Context, gone []store.Template) {
 // useSnapshot keeps a snapshot from being removed until done is called.
 func (m *Manager) useSnapshot(name string) (done func()) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.inUse[name]++; m.inUse[name] == 1 && name != "" {
-		now := time.Now()
-		os.Chtimes(m.snapshotDir(name), now, now) // other processes that prune see when it was used last
-	}
+	m.inUse[name]++
+	m.mu.Unlock()
+	m.touchSnapshot(name)
 	return func() {
 		if m.endUse(name) {
-			m.removeFiles(name)
+			m.removeSnapshot(context.Background(), name) // a record may name it again by now
 		}
+	}
+}
+
+// touchEvery is how old the time of a snapshot's last use may be, far below pruneAfter.
+const touchEvery = time.Minute
+
+// touchSnapshot tells other processes that prune when a snapshot was used last: they
+// do not know what starts here.
+func (m *Manager) touchSnapshot(name string) {
+	dir := m.snapshotDir(name)
+	if info, err := os.Stat(dir); name != "" && err == nil && time.Since(info.ModTime()) > touchEvery {
+		now := time.Now()
+		os.Chtimes(dir, now, now)
 	}
 }
 

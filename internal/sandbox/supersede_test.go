@@ -15,15 +15,20 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
-func TestABuildDoesNotTakeTheSnapshotFromACreateThatWaits(t *testing.T) {
-	var meanwhile func()
-	w := sandboxtest.New(t, beforePut(func(store.Sandbox) error {
-		if do := meanwhile; do != nil {
-			meanwhile = nil
-			do()
+// duringCreate does something once when the next create knows what it starts from.
+func duringCreate(do *func()) sandboxtest.Option {
+	return beforePut(func(store.Sandbox) error {
+		if now := *do; now != nil {
+			*do = nil
+			now()
 		}
 		return nil
-	}))
+	})
+}
+
+func TestABuildDoesNotTakeTheSnapshotFromACreateThatWaits(t *testing.T) {
+	var meanwhile func()
+	w := sandboxtest.New(t, duringCreate(&meanwhile))
 	quiet := func(string) {}
 	template := sandboxtest.Template("built")
 	first, err := w.Manager.BuildTemplate(t.Context(), template, false, quiet)
@@ -40,6 +45,45 @@ func TestABuildDoesNotTakeTheSnapshotFromACreateThatWaits(t *testing.T) {
 	w.Run(t, w.Create(t, "built"), "echo")
 	require.Nil(t, meanwhile)
 	require.NoDirExists(t, old, "it goes with the last that starts from it")
+}
+
+func TestASnapshotStaysThatATemplateHasAgain(t *testing.T) {
+	var meanwhile func()
+	w := sandboxtest.New(t, duringCreate(&meanwhile))
+	quiet := func(string) {}
+	template := sandboxtest.Template("built")
+	first, err := w.Manager.BuildTemplate(t.Context(), template, false, quiet)
+	require.NoError(t, err)
+	meanwhile = func() { // the create knows by now which snapshot it starts from
+		require.NoError(t, w.Manager.DeleteTemplate(t.Context(), "built"))
+		second, err := w.Manager.BuildTemplate(t.Context(), template, false, quiet)
+		require.NoError(t, err)
+		require.Equal(t, first.Snapshot, second.Snapshot)
+	}
+	w.Create(t, "built")
+	require.Nil(t, meanwhile)
+	require.DirExists(t, filepath.Join(w.Dir, "snapshots", first.Snapshot), "the first create that ended must not remove it")
+	w.Run(t, w.Create(t, "built"), "echo")
+}
+
+// TestOtherProcessesSeeThatASnapshotIsUsed: they go by the time of its folder.
+func TestOtherProcessesSeeThatASnapshotIsUsed(t *testing.T) {
+	var meanwhile func()
+	w := sandboxtest.New(t, duringCreate(&meanwhile))
+	built, err := w.Manager.BuildTemplate(t.Context(), sandboxtest.Template("built"), false, func(string) {})
+	require.NoError(t, err)
+	dir := filepath.Join(w.Dir, "snapshots", built.Snapshot)
+	use := func(how string) {
+		yesterday := time.Now().Add(-24 * time.Hour)
+		require.NoError(t, os.Chtimes(dir, yesterday, yesterday))
+		w.Create(t, "built")
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		require.WithinRange(t, info.ModTime(), yesterday.Add(23*time.Hour), time.Now().Add(time.Hour), how)
+	}
+	meanwhile = func() { use("while another starts from it") }
+	use("alone")
+	require.Nil(t, meanwhile)
 }
 
 func TestABuildThatWaitsForAnEqualSnapshotCanBeCancelled(t *testing.T) {

@@ -100,6 +100,7 @@ func (m *Manager) buildTemplate(ctx context.Context, t store.Template, cold bool
 			return store.Template{}, err
 		}
 		t.Snapshot = name
+		defer m.useSnapshot(name)() // one that is there already may be about to be removed
 		if err := m.ensureSnapshot(ctx, t, progress); err != nil {
 			return store.Template{}, fmt.Errorf("build template %s: %w", t.Name, err)
 		}
