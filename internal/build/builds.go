@@ -98,7 +98,7 @@ type Builds struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	turns  *queue
-	layers sync.RWMutex  // held to replace a layer; shared while one is read
+	layers sync.RWMutex  // held to replace a layer; shared to take hold of one
 	ended  chan struct{} // says that builds have ended, for KeepPruned
 
 	mu    sync.Mutex

@@ -55,12 +55,31 @@ func (b *Builds) keepLayer(ctx context.Context, key string, save func(ctx contex
 	b.layers.Lock()
 	defer b.layers.Unlock()
 	dir := filepath.Join(b.dir(layersDir), key)
-	// A build may be starting from the old one; it has the files open or finds the
-	// new ones, which are as good.
 	if err := os.Rename(dir, filepath.Join(work, "old")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.Rename(fresh, dir)
+}
+
+// hold makes a folder of the files of a saved disk, which stay as they are until it is
+// removed: as links, which take no room. So nobody who keeps or prunes layers waits
+// for what is done with one.
+func (r *build) hold(saved string) (own string, err error) {
+	r.b.layers.RLock() // not half the files of one, and half of that which takes its place
+	defer r.b.layers.RUnlock()
+	entries, err := os.ReadDir(saved)
+	if err != nil {
+		return "", err
+	}
+	if own, err = r.partialFolder(); err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(saved, e.Name()), filepath.Join(own, e.Name())); err != nil {
+			return "", errors.Join(err, os.RemoveAll(own))
+		}
+	}
+	return own, nil
 }
 
 // layerRoom tells whether one more layer of so many bytes may be kept; those that were

@@ -109,9 +109,12 @@ func (s *stage) archiveDisk(ctx context.Context, to string) error {
 	}
 	write := func(ctx context.Context, to string) error { return s.shop.WriteDisk(ctx, to) }
 	if s.saved != "" {
-		b.layers.RLock()
-		defer b.layers.RUnlock()
-		write = func(ctx context.Context, to string) error { return b.config.Manager.ArchiveDisk(ctx, s.saved, to) }
+		saved, err := s.build.hold(s.saved)
+		if err != nil {
+			return &StepError{Step: StepFinalize, Message: "the disk of the build is gone: " + firstLine(err.Error()), Err: err}
+		}
+		defer os.RemoveAll(saved)
+		write = func(ctx context.Context, to string) error { return b.config.Manager.ArchiveDisk(ctx, saved, to) }
 	}
 	if err := write(ctx, to); err != nil {
 		return &StepError{Step: StepFinalize, Message: "the disk of the build could not be read: " + firstLine(err.Error()), Err: err}

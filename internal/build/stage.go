@@ -511,8 +511,14 @@ func (s *stage) open(ctx context.Context, layer string) error {
 	if err := s.build.makeRoom(ctx); err != nil {
 		return err
 	}
-	s.build.b.layers.RLock()
-	defer s.build.b.layers.RUnlock()
+	if layer != "" {
+		held, err := s.build.hold(layer)
+		if err != nil {
+			return &StepError{Step: StepBase, Message: "a layer of the build is gone: " + firstLine(err.Error()), Err: err}
+		}
+		defer os.RemoveAll(held)
+		layer = held
+	}
 	shop, err := s.build.b.config.Manager.OpenWorkshop(ctx, sandbox.WorkshopRequest{Template: t, Disk: layer, KeyID: record.KeyID})
 	if err != nil {
 		return &StepError{Step: StepBase, Message: "the build's sandbox did not start: " + firstLine(err.Error()), Err: err}
