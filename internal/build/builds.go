@@ -50,12 +50,10 @@ const (
 	// logsKept for how long.
 	buildsKept = 20
 	logsKept   = 30 * 24 * time.Hour
-	// layersBytes is how much the layers may take in all, bytes.
+	// layersBytes is how much the layers may take in all, bytes. Between two prunings,
+	// which spare what was used in the last hour, it is twice as much.
 	layersBytes = 20 << 30
 	layersKept  = 30 * 24 * time.Hour
-	// layersHard is what they may take between two prunings, which spare what was used
-	// in the last hour.
-	layersHard  = 2 * layersBytes
 	uploadsMost = 20 << 30 // bytes, of one key
 	uploadFiles = 10_000   // of one key
 )
@@ -101,6 +99,8 @@ type Builds struct {
 	layers sync.RWMutex  // held to replace a layer; shared to take hold of one
 	ended  chan struct{} // says that builds have ended, for KeepPruned
 
+	layersMost int64 // layersBytes
+
 	mu    sync.Mutex
 	live  map[string]*build // started and not ended
 	inUse map[string]int    // files under images/ that they use
@@ -108,7 +108,7 @@ type Builds struct {
 
 // New makes the folder and ends what builds of processes that died have left.
 func New(ctx context.Context, config Config) (*Builds, error) {
-	b := &Builds{config: config, turns: newQueue(atOnce()), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1)}
+	b := &Builds{config: config, turns: newQueue(atOnce()), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1), layersMost: layersBytes}
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	for _, dir := range []string{uploadsDir, layersDir, rootsDir, logsDir} {
 		if err := os.MkdirAll(b.dir(dir), 0o700); err != nil {
@@ -301,7 +301,7 @@ func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("make the log of build %s: %w", id, err), os.Remove(lock.Name()), lock.Close())
 	}
-	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{}), outside: map[From]*stage{}, images: map[From]image.Imported{}}
+	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{}), outside: map[From]*stage{}, images: map[From]image.Imported{}, wrote: map[*stage]int64{}}
 	run.ctx, run.cancel = context.WithCancelCause(b.ctx)
 	b.live[id] = run
 	b.work.Add(1)

@@ -86,13 +86,13 @@ func (r *build) hold(saved string) (own string, err error) {
 // used longest ago give way.
 func (b *Builds) layerRoom(bytes int64) bool {
 	dir := b.dir(layersDir)
-	if sandbox.DiskBytes(dir)+bytes <= layersBytes {
+	if sandbox.DiskBytes(dir)+bytes <= b.layersMost {
 		return true
 	}
-	if _, err := pruneFolder(dir, max(0, layersBytes-bytes), layersKept, nil, false); err != nil {
+	if _, err := pruneFolder(dir, max(0, b.layersMost-bytes), layersKept, nil, false); err != nil {
 		b.config.Log.Error("layers that nobody needs were not removed", "error", err)
 	}
-	return sandbox.DiskBytes(dir)+bytes <= layersHard
+	return sandbox.DiskBytes(dir)+bytes <= 2*b.layersMost
 }
 
 // pruneFolder removes the entries of a folder that were used longest ago until

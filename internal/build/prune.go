@@ -39,7 +39,7 @@ const (
 func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.Unneeded, error) {
 	gone, err := b.pruneImages(ctx, everything, dryRun)
 	errs := []error{err}
-	layers, uploads, waiting := int64(layersBytes), int64(uploadsMost), b.filesWanted()
+	layers, uploads, waiting := b.layersMost, int64(uploadsMost), b.filesWanted()
 	if everything && !b.elsewhere() { // what waits in another process may need them
 		layers, uploads = 0, 0
 	}

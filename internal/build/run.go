@@ -50,8 +50,10 @@ type build struct {
 	outside map[From]*stage         // images and templates that are only copied from, without Login
 	images  map[From]image.Imported // that were brought in, without Login
 	open    []*stage                // that have a workshop, the one used last at the end
+	wrote   map[*stage]int64        // by those that had a workshop, bytes
+	resting string                  // the folder of those that rest and have no layer; empty for none
 	step    int                     // the last that was settled, from 1
-	disk    int64                   // what the steps may write, bytes
+	disk    int64                   // what the steps of all stages may write, bytes
 	release func()                  // of what it has of its key's quota; nil when that is nothing
 	// seenBytes is what the variables take that steps see.
 	seenBytes int
@@ -197,10 +199,15 @@ func (r *build) safely(ctx context.Context) (err error) {
 // run does all of a plan and makes the template.
 func (r *build) run(ctx context.Context) error {
 	defer func() {
+		var errs []error
 		for _, s := range slices.Clone(r.open) {
-			if err := s.close(context.WithoutCancel(ctx)); err != nil {
-				r.b.config.Log.Error("a build left something behind", "build", r.record.ID, "error", err)
-			}
+			errs = append(errs, s.close(context.WithoutCancel(ctx)))
+		}
+		if r.resting != "" {
+			errs = append(errs, os.RemoveAll(r.resting))
+		}
+		if err := errors.Join(errs...); err != nil {
+			r.b.config.Log.Error("a build left something behind", "build", r.record.ID, "error", err)
 		}
 	}()
 	last := len(r.plan.Stages) - 1

@@ -37,7 +37,7 @@ type stage struct {
 
 	shop    *sandbox.Workshop // nil until it is needed
 	reached bool
-	saved   string // the layer that has the state after the last task; empty for none
+	saved   string // the folder that has the state after the last task; empty for none
 }
 
 // task is a step with its variables put in and its key.
@@ -462,12 +462,70 @@ func (s *stage) rest(ctx context.Context) error {
 		if err := s.build.b.roomFor(stats.DiskBytes); err != nil {
 			return s.failed(t, err.Error(), err)
 		}
-		if err := s.build.b.keepLayer(ctx, t.key, s.shop.Save); err != nil {
-			return s.failed(t, "its layer could not be kept", err)
+		if err := s.save(ctx, t, stats.DiskBytes); err != nil {
+			return s.failed(t, "what it wrote could not be put aside", err)
 		}
-		s.saved = s.build.b.layer(t.key)
 	}
 	return s.close(ctx)
+}
+
+// save puts what the stage wrote aside: as a layer, or, where the layers have no room
+// for it, for this build alone, which is bounded in what it may write.
+func (s *stage) save(ctx context.Context, t task, bytes int64) (err error) {
+	r := s.build
+	if r.b.layerRoom(bytes) {
+		err = r.b.keepLayer(ctx, t.key, s.shop.Save)
+		s.saved = r.b.layer(t.key)
+		return err
+	}
+	if r.resting == "" {
+		if r.resting, err = r.partialFolder(); err != nil {
+			return err
+		}
+	}
+	folder, err := os.MkdirTemp(r.resting, "")
+	if err != nil {
+		return err
+	}
+	to := filepath.Join(folder, "disk")
+	if err := s.shop.Save(ctx, to); err != nil {
+		return err
+	}
+	s.saved = to
+	return nil
+}
+
+// leastDisk is with how little room a stage still begins, bytes.
+const leastDisk = 16 << 20
+
+// diskLeft is how much a stage that begins with a layer may write, its bytes among
+// them: what the others have left of what all may.
+func (s *stage) diskLeft(ctx context.Context, layer string) (int64, error) {
+	r := s.build
+	if s.reached { // it writes nothing more
+		return r.disk, nil
+	}
+	for _, other := range r.open {
+		stats, err := other.shop.Stats(ctx)
+		if err != nil {
+			return 0, err
+		}
+		r.wrote[other] = stats.DiskBytes
+	}
+	left := r.disk
+	for other, bytes := range r.wrote {
+		if other != s {
+			left -= bytes
+		}
+	}
+	if left < max(leastDisk, sandbox.DiskBytes(layer)) {
+		step := StepBase
+		if len(s.tasks) > 0 {
+			step = strconv.Itoa(s.tasks[0].number)
+		}
+		return 0, &StepError{Step: step, Message: fmt.Sprintf("the steps write more than %d MB, in all stages together", r.disk/1e6)}
+	}
+	return left, nil
 }
 
 // uses notes that the workshop of a stage is used now.
@@ -504,12 +562,16 @@ func (s *stage) cached() (done int, layer string) {
 func (s *stage) open(ctx context.Context, layer string) error {
 	t := s.base
 	record := s.build.record
-	if t.SourceSandbox == "" {
-		t.CPUs, t.MemoryBytes, t.DiskBytes = record.CPUs, record.MemoryBytes, s.build.disk
-		t.EnvVars, t.Kernels = nil, nil
+	left, err := s.diskLeft(ctx, layer)
+	if err != nil {
+		return err
 	}
 	if err := s.build.makeRoom(ctx); err != nil {
 		return err
+	}
+	if t.SourceSandbox == "" {
+		t.CPUs, t.MemoryBytes, t.DiskBytes = record.CPUs, record.MemoryBytes, left
+		t.EnvVars, t.Kernels = nil, nil
 	}
 	if layer != "" {
 		held, err := s.build.hold(layer)
