@@ -5,6 +5,7 @@
 package sandboxtest
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,6 +72,26 @@ type World struct {
 	Engine  *gvisor.Engine
 	Store   *sqlite.Store
 	Manager *sandbox.Manager
+
+	log *diary
+}
+
+// diary keeps what the core logs, for tests that fail.
+type diary struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (d *diary) Write(line []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.text.Write(line)
+}
+
+func (d *diary) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.text.String()
 }
 
 // Option changes what the manager works with.
@@ -85,6 +107,11 @@ func New(t *testing.T, options ...Option) *World {
 	t.Cleanup(func() {
 		require.NoError(t, w.Close(context.Background()))
 		require.Empty(t, w.Leftovers(), "left behind when the manager was closed")
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("what the core logged:\n" + w.log.String())
+		}
 	})
 	return w
 }
@@ -125,6 +152,7 @@ func Open(ctx context.Context, dir string, options ...Option) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
+	log := &diary{}
 	config := sandbox.Config{
 		DataDir:      dir,
 		Engine:       engine,
@@ -132,7 +160,7 @@ func Open(ctx context.Context, dir string, options ...Option) (*World, error) {
 		Network:      Network,
 		SweepNetwork: gateway.Sweep,
 		Agent:        agent,
-		Log:          slog.New(slog.DiscardHandler),
+		Log:          slog.New(slog.NewTextHandler(log, nil)),
 	}
 	for _, option := range options {
 		option(&config)
@@ -141,7 +169,7 @@ func Open(ctx context.Context, dir string, options ...Option) (*World, error) {
 	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
-	return &World{Dir: dir, Engine: engine, Store: records, Manager: manager}, nil
+	return &World{Dir: dir, Engine: engine, Store: records, Manager: manager, log: log}, nil
 }
 
 // Close ends the core and every sandbox in it.
