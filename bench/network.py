@@ -166,16 +166,24 @@ def throughput(free, ruled, host):
 ALLOWANCE = 2  # ms that a first connection may take more than a direct one
 
 
-def firsts(free, ruled, host, rounds=60):
-    """Rows of the first connection to a destination."""
-    connect, plain = (where.probe("first", rounds, start) for where, start in [(host, 1), (free, 101)])
-    direct, named, judged = (where.probe("first-by-name", rounds, start) for where, start in [(host, 1), (free, 101), (ruled, 201)])
-    whole = "name, connect, first answer on the host"
-    return [
-        Row("first connection, no rules", plain, "ms", connect, "connect() on the host", connect + ALLOWANCE),
-        Row("first by name, no rules", named, "ms", direct, whole, direct + ALLOWANCE),
-        Row("first by name, name rules", judged, "ms", direct, whole, direct + ALLOWANCE),
-    ]
+PARTS = "look-up", "connect", "greeting"
+
+
+def firsts(free, ruled, host, turns=3, rounds=20):
+    """Rows of the first connection to a destination. By name all take turns, so that they
+    meet the same noise."""
+    connect, plain = (where.probe("first", turns * rounds, start) for where, start in [(host, 1), (free, 101)])
+    named = {where: [] for where in (host, free, ruled)}
+    for turn in range(turns):
+        for start, where in zip((1, 101, 201), named):
+            named[where] += where.probe("first-by-name", rounds, start + turn * rounds)
+    direct, rows = named[host], [Row("first connection, no rules", plain, "ms", connect, "connect() on the host", connect + ALLOWANCE)]
+    for what, times in ("no rules", named[free]), ("name rules", named[ruled]):
+        whole, on_host = (statistics.median(map(sum, some)) for some in (times, direct))
+        rows.append(Row(f"first by name, {what}", whole, "ms", on_host, "name, connect, first answer on the host", on_host + ALLOWANCE))
+        rows += [Row(f"  {part}", statistics.median(took), "ms", statistics.median(alone), "the same on the host")
+                 for part, took, alone in zip(PARTS, zip(*times), zip(*direct))]
+    return rows
 
 
 def interception(ruled, host, rounds=200):
