@@ -118,6 +118,7 @@ func New(ctx context.Context, config Config) (*Builds, error) {
 	if err := b.sweep(ctx); err != nil {
 		return nil, fmt.Errorf("look after builds that were cut off: %w", err)
 	}
+	b.work.Go(b.watch)
 	return b, nil
 }
 
@@ -345,7 +346,7 @@ func (b *Builds) CancelTemplate(templateID string) {
 	defer b.mu.Unlock()
 	for _, run := range b.live {
 		if run.record.TemplateID == templateID {
-			run.cancel(&StepError{Message: "its template was deleted"})
+			run.cancel(&StepError{Message: templateDeleted})
 		}
 	}
 }
@@ -390,9 +391,11 @@ func (b *Builds) sweepRecords(ctx context.Context) error {
 		if !b.started(record) && time.Since(record.CreatedAt) < uploadTime {
 			continue // it was requested and not started yet: the client uploads
 		}
+		b.mu.Lock() // not between the two halves of lockFile in Start
 		lock, err := lockFile(b.lockPath(record.ID))
+		b.mu.Unlock()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			continue // another process runs it
+			continue // it runs
 		}
 		if err != nil {
 			errs = append(errs, err)

@@ -24,6 +24,9 @@ func newBuilds(t *testing.T, dir string) *Builds {
 	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "tombolo.db"))
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
+	for _, id := range []string{"key", "other"} {
+		require.NoError(t, s.AddKey(t.Context(), store.Key{ID: id, Name: id, Hash: id, CreatedAt: time.Now()}))
+	}
 	b, err := New(t.Context(), Config{DataDir: dir, Store: s, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
@@ -192,6 +195,7 @@ func TestWhoLooksAtLocksKeepsNoBuildFromStarting(t *testing.T) {
 				return
 			default:
 				b.others()
+				b.sweepRecords(t.Context())
 			}
 		}
 	}()
@@ -199,8 +203,9 @@ func TestWhoLooksAtLocksKeepsNoBuildFromStarting(t *testing.T) {
 		r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: fmt.Sprintf("t%d", i)})
 		require.NoError(t, err)
 		require.NoError(t, b.Start(t.Context(), r.ID, planOfNothing))
-		_, err = b.Wait(t.Context(), r.ID)
+		ended, err := b.Wait(t.Context(), r.ID)
 		require.NoError(t, err)
+		require.Equal(t, "template 'missing' not found", ended.Reason)
 	}
 	close(stop)
 	<-looked

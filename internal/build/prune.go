@@ -39,25 +39,46 @@ const (
 func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.Unneeded, error) {
 	gone, err := b.pruneImages(ctx, everything, dryRun)
 	errs := []error{err}
-	layers, uploads, waiting := b.layersMost, int64(uploadsMost), b.filesWanted()
+	layers, uploads := b.layersMost, int64(uploadsMost)
 	if everything && !b.elsewhere() { // what waits in another process may need them
 		layers, uploads = 0, 0
 	}
-	add := func(kind, dir string, keep int64, keepFor time.Duration) {
-		freed, err := pruneFolder(dir, keep, keepFor, waiting, dryRun)
-		errs = append(errs, err)
-		if freed > 0 {
-			gone = append(gone, sandbox.Unneeded{Kind: kind, Name: filepath.Base(dir), Bytes: freed})
-		}
+	freed, err := pruneFolder(b.dir(layersDir), layers, layersKept, nil, dryRun)
+	if freed > 0 {
+		gone = append(gone, sandbox.Unneeded{Kind: unneededLayers, Name: layersDir, Bytes: freed})
 	}
-	add(unneededLayers, b.dir(layersDir), layers, layersKept)
-	owners, err := os.ReadDir(b.dir(uploadsDir))
-	errs = append(errs, err)
-	for _, owner := range owners {
-		add(unneededUploads, filepath.Join(b.dir(uploadsDir), owner.Name()), uploads, uploadKept)
-	}
+	ups, upsErr := b.pruneUploads(ctx, uploads, dryRun)
+	gone, errs = append(gone, ups...), append(errs, err, upsErr)
 	if !dryRun {
 		errs = append(errs, b.pruneRecords(ctx))
+	}
+	return gone, errors.Join(errs...)
+}
+
+// pruneUploads leaves so many bytes of each key's uploads, and none of a key that was
+// deleted; but those that builds want, or used in the last hour.
+func (b *Builds) pruneUploads(ctx context.Context, keep int64, dryRun bool) (gone []sandbox.Unneeded, err error) {
+	keys, err := b.config.Store.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owners, err := os.ReadDir(b.dir(uploadsDir))
+	errs := []error{err}
+	wanted := b.filesWanted()
+	for _, owner := range owners {
+		dir, keep, keepFor := filepath.Join(b.dir(uploadsDir), owner.Name()), keep, uploadKept
+		deleted := owner.Name() != machineUploads && !owned(owner.Name(), keys)
+		if deleted {
+			keep, keepFor = 0, 0
+		}
+		freed, err := pruneFolder(dir, keep, keepFor, wanted, dryRun)
+		errs = append(errs, err)
+		if freed > 0 {
+			gone = append(gone, sandbox.Unneeded{Kind: unneededUploads, Name: owner.Name(), Bytes: freed})
+		}
+		if deleted && !dryRun {
+			os.Remove(dir) // unless something is in it
+		}
 	}
 	return gone, errors.Join(errs...)
 }

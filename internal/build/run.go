@@ -54,6 +54,7 @@ type build struct {
 	resting string                  // the folder of those that rest and have no layer; empty for none
 	step    int                     // the last that was settled, from 1
 	disk    int64                   // what the steps of all stages may write, bytes
+	quota   sandbox.Quota           // of its key, since it runs
 	release func()                  // of what it has of its key's quota; nil when that is nothing
 	// seenBytes is what the variables take that steps see.
 	seenBytes int
@@ -89,7 +90,8 @@ func (r *build) live() {
 
 // wait waits for the build's turn, and for room within the quota of its key.
 func (r *build) wait() error {
-	said, began := false, time.Now()
+	said := false
+	var limited time.Time // since when the key has no room
 	for {
 		err := r.b.turns.take(r.ctx, r.record.KeyID, func() {
 			if !said {
@@ -106,10 +108,16 @@ func (r *build) wait() error {
 		}
 		r.b.turns.give(r.record.KeyID)
 		var limit *sandbox.LimitError
+		isLimit := errors.As(err, &limit)
+		if limited.IsZero() {
+			limited = time.Now()
+		}
 		switch {
-		case !errors.As(err, &limit):
+		case r.ctx.Err() != nil:
+			return r.ended(context.Cause(r.ctx), err)
+		case !isLimit:
 			return err
-		case time.Since(began) > patience:
+		case time.Since(limited) > patience:
 			return &StepError{Message: limit.Error(), Err: err}
 		case !said:
 			r.log.say(LevelInfo, "", "waiting: "+limit.Error())
@@ -128,11 +136,11 @@ const admitEvery = time.Second
 
 // admit enters a build that has a turn as one that runs.
 func (r *build) admit() error {
-	q, err := r.quota()
+	q, err := r.keyQuota()
 	if err != nil {
 		return err
 	}
-	r.disk = buildDisk
+	r.quota, r.disk = q, buildDisk
 	if q != (sandbox.Quota{}) {
 		record := r.record
 		t := store.Template{KeyID: record.KeyID, CPUs: record.CPUs, MemoryBytes: record.MemoryBytes, DiskBytes: record.DiskBytes}
@@ -143,9 +151,15 @@ func (r *build) admit() error {
 			r.disk = min(r.disk, q.DiskBytes)
 		}
 	}
-	err = r.update(func(b *store.Build) { b.State = store.Building })
+	err = r.update(func(b *store.Build) error {
+		if !b.FinishedAt.IsZero() { // another process took it for one that nobody runs
+			return &StepError{Message: b.Reason}
+		}
+		b.State = store.Building
+		return nil
+	})
 	if errors.Is(err, store.ErrNotFound) {
-		err = &StepError{Message: "its template was deleted", Err: err}
+		err = &StepError{Message: templateDeleted, Err: err}
 	}
 	if err != nil {
 		r.leave()
@@ -153,18 +167,21 @@ func (r *build) admit() error {
 	return err
 }
 
-// quota is that of the build's key as it is now.
-func (r *build) quota() (sandbox.Quota, error) {
+// keyQuota is that of the build's key as it is now.
+func (r *build) keyQuota() (sandbox.Quota, error) {
 	if r.record.KeyID == "" {
 		return sandbox.Quota{}, nil
 	}
 	keys, err := r.b.config.Store.Keys(r.ctx)
+	if err != nil {
+		return sandbox.Quota{}, err
+	}
 	for _, k := range keys {
 		if k.ID == r.record.KeyID {
 			return sandbox.QuotaOf(k), nil
 		}
 	}
-	return sandbox.Quota{}, err // it was deleted
+	return sandbox.Quota{}, &StepError{Message: keyDeleted}
 }
 
 // leave takes back admit.
@@ -231,7 +248,7 @@ func (r *build) run(ctx context.Context) error {
 		}
 	})
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sandbox.ErrTemplateNotFound) {
-		return &StepError{Message: "its template was deleted", Err: err}
+		return &StepError{Message: templateDeleted, Err: err}
 	}
 	if err != nil {
 		message := firstLine(err.Error())
@@ -260,8 +277,9 @@ func (r *build) finish(err error) {
 			r.b.config.Log.Info("build failed", "build", r.record.ID, "step", why.Step, "error", cause)
 		}
 	}
-	err = r.update(func(b *store.Build) {
+	err = r.update(func(b *store.Build) error {
 		b.State, b.Step, b.Reason, b.FinishedAt = state, why.Step, why.Message, time.Now().UTC()
+		return nil
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		err = nil // its template was deleted, and its record with it
@@ -271,11 +289,10 @@ func (r *build) finish(err error) {
 	}
 }
 
-func (r *build) update(change func(*store.Build)) error {
+func (r *build) update(change func(*store.Build) error) error {
 	_, err := r.b.config.Store.UpdateBuild(context.WithoutCancel(r.ctx), r.record.ID, func(b *store.Build) error {
-		change(b)
 		b.UpdatedAt = time.Now().UTC()
-		return nil
+		return change(b)
 	})
 	return err
 }

@@ -257,6 +257,11 @@ func (s *stage) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if t.SourceSandbox != "" { // its memory comes with its processes
+			if err := r.quota.Holds(t); err != nil {
+				return &StepError{Step: StepBase, Message: "template '" + from.Template + "': " + err.Error(), Err: err}
+			}
+		}
 		r.log.say(LevelInfo, StepBase, "[base] FROM template "+from.Template)
 		s.base = t
 		r.use(rootFiles{t.Image, t.Upper})

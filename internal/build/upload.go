@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,9 @@ func (b *Builds) uploadRoom(dir string) error {
 	}
 	return err
 }
+
+// machineUploads is the folder of those that are no key's.
+const machineUploads = "machine"
 
 // HasUpload tells whether a key has uploaded the archive with this hash.
 func (b *Builds) HasUpload(keyID, hash string) bool {
@@ -133,11 +137,7 @@ func (b *Builds) uploadPath(keyID, hash string) (string, error) {
 	if !hashPattern.MatchString(hash) {
 		return "", fmt.Errorf("%.80q is not a hash of files: 64 hex digits are", hash)
 	}
-	owner := keyID
-	if owner == "" {
-		owner = "machine"
-	}
-	return filepath.Join(b.dir(uploadsDir), owner, hash), nil
+	return filepath.Join(b.dir(uploadsDir), cmp.Or(keyID, machineUploads), hash), nil
 }
 
 // uploadReader stops reading when its context ends or the disk has no room.

@@ -95,7 +95,7 @@ type Keys interface {
 	// taken. change must not use the store.
 	UpdateKey(ctx context.Context, idOrName string, change func(*Key) error) (Key, error)
 	// DeleteKey removes a key by id or name, and its webhooks and secrets with it. Its
-	// rules go with the last of its sandboxes, see [Policies].
+	// rules go with the last of its sandboxes and builds, see [Policies].
 	DeleteKey(ctx context.Context, idOrName string) error
 }
 
@@ -279,8 +279,8 @@ type Deliveries interface {
 }
 
 // Policies are the rules of scopes: what people wrote that sandboxes may do. The
-// rules of a key or template stay after it as long as one of its sandboxes lives, which
-// they hold for; then they go, at the latest with the next PruneSandboxes. Those of a
+// rules of a key or template stay after it as long as one of its sandboxes lives, or one
+// of its builds is under way, which they hold for; then they go, at the latest with the next PruneSandboxes. Those of a
 // sandbox go likewise after its end.
 type Policies interface {
 	// PutPolicy stores the rules of a scope, in place of those it has.

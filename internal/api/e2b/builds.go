@@ -193,6 +193,13 @@ func (a *api) upload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || time.Now().Unix() > end {
 		return failure(http.StatusForbidden, "the upload link is too old: ask for a new one")
 	}
+	keys, err := a.store.Keys(r.Context())
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(keys, func(k store.Key) bool { return k.ID == keyID }) {
+		return failure(http.StatusForbidden, "the key of the upload link was deleted: ask for a new link with another key")
+	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTime))
 	defer http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if r.ContentLength > build.MaxUpload {

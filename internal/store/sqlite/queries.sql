@@ -339,6 +339,7 @@ DELETE FROM policies WHERE scope <> ?;
 -- name: DeleteOrphanedPolicies :exec
 DELETE FROM policies
 WHERE (scope = 'key' AND scope_id NOT IN (SELECT k.id FROM keys k)
+       AND scope_id NOT IN (SELECT b.key_id FROM builds b WHERE b.finished_at = 0)
        AND scope_id NOT IN (SELECT COALESCE(json_extract(s.record, '$.keyID'), '') FROM sandboxes s WHERE s.ended_at = 0))
    OR (scope = 'template' AND scope_id NOT IN (SELECT t.id FROM templates t)
        AND scope_id NOT IN (SELECT b.template_id FROM builds b WHERE b.finished_at = 0)

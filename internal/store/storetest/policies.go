@@ -57,8 +57,12 @@ func policiesGoWithWhatTheyHoldFor(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	used, _ := newKey(t, "used")
 	unused, _ := newKey(t, "unused")
-	require.NoError(t, s.AddKey(ctx, used))
-	require.NoError(t, s.AddKey(ctx, unused))
+	builder, _ := newKey(t, "builder")
+	for _, k := range []store.Key{used, unused, builder} {
+		require.NoError(t, s.AddKey(ctx, k))
+	}
+	under, err := s.AddBuild(ctx, store.Build{ID: "under way", TemplateID: "of builder", KeyID: builder.ID, Alias: "built", CreatedAt: now})
+	require.NoError(t, err)
 	box := store.Sandbox{ID: "box", KeyID: used.ID, TemplateID: idA, CreatedAt: now}
 	require.NoError(t, s.PutSandbox(ctx, box))
 	for i, id := range []string{idA, idB} {
@@ -66,7 +70,7 @@ func policiesGoWithWhatTheyHoldFor(t *testing.T, s store.Store) {
 		require.NoError(t, err)
 	}
 	for _, p := range []store.Policy{
-		policyOf("server", "", ""), policyOf("key", used.ID, ""), policyOf("key", unused.ID, ""),
+		policyOf("server", "", ""), policyOf("key", used.ID, ""), policyOf("key", unused.ID, ""), policyOf("key", builder.ID, ""),
 		policyOf("template", idA, ""), policyOf("template", idB, ""), policyOf("sandbox", "box", ""), policyOf("sandbox", "coming", ""),
 	} {
 		require.NoError(t, s.PutPolicy(ctx, p))
@@ -76,8 +80,13 @@ func policiesGoWithWhatTheyHoldFor(t *testing.T, s store.Store) {
 		require.NoError(t, err)
 	}
 	prune()
-	require.Len(t, policies(t, s), 7, "all of it is there")
+	require.Len(t, policies(t, s), 8, "all of it is there")
 
+	require.NoError(t, s.DeleteKey(ctx, "builder"))
+	prune()
+	require.Contains(t, policies(t, s), "key/"+builder.ID, "its build is under way")
+	_, err = s.UpdateBuild(ctx, under.ID, func(b *store.Build) error { b.FinishedAt = now; return nil })
+	require.NoError(t, err)
 	for _, name := range []string{"used", "unused"} {
 		require.NoError(t, s.DeleteKey(ctx, name))
 		_, err := s.DeleteTemplate(ctx, name)
