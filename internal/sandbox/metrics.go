@@ -55,8 +55,10 @@ func (m *Manager) Usage() Usage {
 
 // sample measures every sandbox until the manager closes: each at the seconds
 // that sampleEvery divides, and once a second after it started, so that nobody
-// waits for the first point.
+// waits for the first point. Such a second that passes while there is no time to
+// measure has its points by the next look.
 func (m *Manager) sample() {
+	last := time.Now().Truncate(sampleEvery)
 	for {
 		next := time.Now().Truncate(time.Second).Add(time.Second)
 		select {
@@ -64,10 +66,14 @@ func (m *Manager) sample() {
 			return
 		case <-time.After(time.Until(next)):
 		}
-		aligned := next.Equal(next.Truncate(sampleEvery))
+		at, aligned := next, next.Truncate(sampleEvery)
+		due := !aligned.Equal(last)
+		if due {
+			at, last = aligned, aligned
+		}
 		for _, s := range m.all() {
-			m.sampleOne(s, next, aligned)
-			if aligned {
+			m.sampleOne(s, at, due)
+			if due {
 				s.log.save()
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,46 @@ func TestSeriesMeasures(t *testing.T) {
 	s.sample(t.Context(), next, epoch.Add(15*time.Second), true)
 	s.sample(t.Context(), next, epoch.Add(20*time.Second), true)
 	require.Len(t, s.window(time.Time{}, time.Time{}), 3, "a new run begins anew, after the points of the old")
+}
+
+// slowly is an instance that is slow to say what it uses at a time, and quick at others.
+type slowly struct {
+	engine.Instance
+	at   time.Time
+	take time.Duration
+}
+
+func (i slowly) Stats(context.Context) (engine.Stats, error) {
+	if time.Now().Equal(i.at) {
+		time.Sleep(i.take)
+	}
+	return engine.Stats{}, nil
+}
+
+// TestNoPointIsLeftOut: a second at which points are due may pass while those before are
+// taken; then the next look takes them.
+func TestNoPointIsLeftOut(t *testing.T) {
+	for _, take := range []time.Duration{0, 5 * time.Second, 8500 * time.Millisecond} {
+		t.Run(take.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				began := time.Now()
+				instance := slowly{at: began.Add(10 * time.Second), take: take}
+				one := &sandbox{id: "one", doomed: ctx, info: Info{State: Running}, run: &run{instance: instance}}
+				m := &Manager{ctx: ctx, live: map[string]*sandbox{one.id: one}}
+				m.work.Go(m.sample)
+				time.Sleep(31 * time.Second)
+				stop()
+				m.work.Wait()
+
+				var seconds []float64
+				for _, point := range one.metrics.window(time.Time{}, time.Time{}) {
+					seconds = append(seconds, point.Time.Sub(began).Seconds())
+				}
+				require.Equal(t, []float64{2, 5, 10, 15, 20, 25, 30}, seconds)
+			})
+		})
+	}
 }
 
 func TestSeriesWindows(t *testing.T) {
