@@ -43,12 +43,12 @@ describe('desktop', () => {
     await desktop.launch('xfce4-terminal')
     const id = await windowOf('xfce4-terminal')
     await desktop.commands.run(`xdotool windowactivate --sync ${id}`)
-    assert.equal(await desktop.getCurrentWindowId(), id)
+    await eventually(async () => await desktop.getCurrentWindowId() === id, 20_000, 'it has the focus')
     assert.match(await desktop.getWindowTitle(id), /Terminal/)
     await desktop.write("echo 'it is there' >typed")
     await desktop.press('enter')
-    await eventually(() => desktop.files.exists('/home/user/typed'), 20_000, 'the command has run')
-    assert.equal(await desktop.files.read('/home/user/typed'), 'it is there\n')
+    const typed = '/home/user/typed'
+    await eventually(async () => await desktop.files.exists(typed) && await desktop.files.read(typed) === 'it is there\n', 20_000, 'the command has run')
   })
 
   test('the stream is served and ends', async () => {

@@ -107,9 +107,10 @@ describe('lifecycle', () => {
   const lifecycle = { onTimeout: 'pause', autoResume: true }
 
   test('the timeout pauses and a command wakes it', async () => {
-    const sandbox = await keep(Sandbox.create({ timeoutMs: 4000, lifecycle }))
+    const sandbox = await keep(Sandbox.create({ timeoutMs: 60_000, lifecycle }))
     assert.deepEqual((await sandbox.getInfo()).lifecycle, lifecycle)
     const hash = await fill(sandbox)
+    await sandbox.setTimeout(2000)
     await eventually(async () => (await sandbox.getInfo()).state === 'paused', 20_000, 'it is paused at its time')
     assert.deepEqual(await hashes(sandbox), [hash, hash])
     assert.ok(Math.abs(await left(sandbox) - 300_000) < 15_000, 'it gets five minutes at least')

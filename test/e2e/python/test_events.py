@@ -140,7 +140,7 @@ def test_a_webhook_is_told_the_life_of_a_sandbox(serve, receiver):
     assert api.get("/events/sandboxes", limit=1)[0]["type"] == "sandbox.lifecycle.killed", "the newest comes first"
     only = api.get("/events/sandboxes", types="sandbox.lifecycle.created,sandbox.lifecycle.paused")
     assert {event["type"] for event in only} == {"sandbox.lifecycle.created", "sandbox.lifecycle.paused"}
-    assert {group["state"] for group in api.deliveries(webhook)} == {"delivered"}
+    eventually(lambda: {group["state"] for group in api.deliveries(webhook)} == {"delivered"}, 20, "it is written down")
     assert api.http.delete(f"/events/webhooks/{webhook}").status_code == 200
 
 

@@ -189,9 +189,9 @@ def test_set_timeout_counts_from_now_and_may_shorten(new_box):
 
 
 def test_a_sandbox_ends_at_its_time(new_box):
-    sandbox = new_box(timeout=2)
+    sandbox = new_box(timeout=5)
     assert sandbox.is_running()
-    eventually(lambda: not sandbox.is_running(), 10, "the sandbox ends by itself")
+    eventually(lambda: not sandbox.is_running(), 20, "the sandbox ends by itself")
     with pytest.raises(TimeoutException):
         sandbox.commands.run("true")
     with pytest.raises(NotFoundException):

@@ -56,7 +56,7 @@ def test_a_fork_bomb_stays_in_its_sandbox(new_box, new_interpreter):
 
     def bomb():
         try:
-            victim.commands.run(":(){ :|:& };:", timeout=5)
+            victim.commands.run(":(){ :|:& };:", timeout=12)
         except SandboxException:
             pass  # The shell of the bomb fails, or its time is over.
 
@@ -67,7 +67,7 @@ def test_a_fork_bomb_stays_in_its_sandbox(new_box, new_interpreter):
             started = time.monotonic()
             assert neighbour.run_code("6 * 7", timeout=30).text == "42"
             slowest = max(slowest, time.monotonic() - started)
-    assert slowest < 5, f"a neighbour waited {slowest:.1f} s"
+    assert slowest < 10, f"a neighbour waited {slowest:.1f} s"
 
     def works_again():
         try:

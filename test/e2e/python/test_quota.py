@@ -117,7 +117,7 @@ def test_each_fork_is_within_the_limit_or_an_error(key):
 
 
 def test_creates_a_second(key):
-    options = key("--max-create-rate", "0.5")
+    options = key("--max-create-rate", "0.2")
 
     def until_refused():
         for _ in range(10):
