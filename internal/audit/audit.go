@@ -58,13 +58,17 @@ type Record struct {
 	Count int `json:"count,omitempty"`
 	// Detail depends on the kind and holds no secret.
 	Detail json.RawMessage `json:"detail,omitempty"`
+	// DetailOf is what Detail is made of where that is empty, by the log and beside who
+	// appends: a value that JSON can hold and that nobody changes any more.
+	DetailOf any `json:"-"`
 
 	Previous string `json:"previous"` // Hash of the record before
 	Hash     string `json:"hash"`
 }
 
-// Appender takes records. Append does not wait for the disk, and loses nothing but
-// what the last moments before a crash of the machine held.
+// Appender takes records. Append does not wait for the disk, and loses nothing but what
+// the last milliseconds before a crash of the process held, and the last second before one
+// of the machine.
 type Appender interface {
 	Append(Record)
 }

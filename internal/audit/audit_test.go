@@ -66,7 +66,7 @@ func TestALogIsWhatWasAppended(t *testing.T) {
 	l := open(t, dir, audit.Options{})
 	l.Append(audit.Record{
 		Kind: audit.Network, Actor: "sandbox:sb", SandboxID: "sb", KeyID: "k", What: "connect", Decision: "deny",
-		Rule: "no-uploads", Reason: "line one\nline <two>", ID: "req_1", Detail: audit.Detail(map[string]any{"host": "example.com", "port": 443}),
+		Rule: "no-uploads", Reason: "line one\nline <two>", ID: "req_1", DetailOf: map[string]any{"host": "example.com", "port": 443},
 	})
 	require.NoError(t, l.Close())
 
@@ -125,14 +125,20 @@ func TestWhatIsTooLongIsCut(t *testing.T) {
 		Detail: audit.Detail(map[string]string{"command": string(long)}),
 	})
 	l.Append(audit.Record{Kind: audit.Exec, What: "bad", Detail: json.RawMessage("{\n")})
+	l.Append(audit.Record{Kind: audit.Exec, What: "wide", Detail: json.RawMessage("{\n \"a\": \"\xff\" }")})
+	l.Append(audit.Record{Kind: audit.Exec, What: "made", DetailOf: map[string]string{"command": string(long)}})
+	l.Append(audit.Record{Kind: audit.Exec, What: "no value", DetailOf: map[string]any{"it": l.Close}})
 	require.NoError(t, l.Close())
 	require.Empty(t, verify(t, dir, audit.VerifyOptions{}).Problems)
 	all := records(t, dir, audit.Filter{Kinds: []audit.Kind{audit.Exec}})
-	require.Len(t, all, 2)
+	require.Len(t, all, 5)
 	require.Contains(t, all[0].What, "(cut)")
 	require.LessOrEqual(t, len(all[0].Detail), audit.MaxDetail)
 	require.Contains(t, string(all[0].Detail), `"cut":2097`)
 	require.JSONEq(t, `{"invalid":"{\n"}`, string(all[1].Detail))
+	require.Equal(t, "{\"a\":\"\uFFFD\"}", string(all[2].Detail))
+	require.Contains(t, string(all[3].Detail), `"cut":2097`)
+	require.Contains(t, string(all[4].Detail), "could not be encoded")
 }
 
 func TestALogWithoutItsKeyIsNotGoneOnWith(t *testing.T) {

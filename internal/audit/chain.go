@@ -302,13 +302,11 @@ func (c *chain) writeSome(records []Record) (int, error) {
 		if n > 0 && c.current.size+int64(len(lines)) >= c.size {
 			break
 		}
+		r = r.WithDetail()
 		r.Seq, r.Previous = last.Seq+1, last.Hash
 		line, hash, err := c.keys.seal(r)
 		if err != nil {
-			r.Detail = Detail(map[string]string{"error": "the detail could not be encoded: " + err.Error()})
-			if line, hash, err = c.keys.seal(r); err != nil {
-				return 0, err
-			}
+			return 0, err
 		}
 		lines, last, n = append(lines, line...), Head{r.Seq, hash}, n+1
 	}

@@ -34,11 +34,25 @@ type fold struct {
 }
 
 // source is what has a rate of its own: many processes do not hide a connection, nor
-// many that were refused one that was allowed.
+// many that were refused one that was allowed, nor many names that were looked up.
 type source struct {
 	actor    string
 	kind     Kind
 	decision string
+	what     string // of the network, which has a few words for it
+}
+
+func sourceOf(r Record) source {
+	from := source{actor: r.Actor, kind: r.Kind, decision: r.Decision}
+	if r.Kind == Network {
+		from.what = r.What
+	}
+	return from
+}
+
+// String is what a count of records that were left out is of.
+func (s source) String() string {
+	return strings.Join(strings.Fields(string(s.kind)+" "+s.what+" "+s.decision), " ")
 }
 
 // rate is by how much the burst and the rate of a source are more than the least; 0 is
@@ -64,8 +78,8 @@ type folding struct {
 	at     time.Time
 	held   map[foldKey]*Record
 	bytes  int
-	over   map[string]int // records left out, by kind and decision
-	sample Record         // one of them, for its sandbox and key
+	over   int    // records left out
+	sample Record // one of them, for its sandbox and key
 }
 
 // foldKey is what equal records have in common.
@@ -78,25 +92,38 @@ func newFold() *fold { return &fold{actors: map[source]*folding{}} }
 
 // pass tells whether a record is kept by itself; if not, it is held or counted.
 func (f *fold) pass(r Record) bool {
-	from := source{r.Actor, r.Kind, r.Decision}
-	rate := from.rate()
-	if rate == 0 {
+	from := sourceOf(r)
+	if from.rate() == 0 || f.spend(from, r.Time) {
 		return true
 	}
+	r = r.WithDetail() // equal ones are found by it
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.of(from, r.Time).hold(r)
+	return false
+}
+
+// spend takes one of what a source may have kept by itself, if there is one.
+func (f *fold) spend(from source, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.of(from, now)
+	a.fill(now)
+	if a.tokens < 1 {
+		return false
+	}
+	a.tokens--
+	return true
+}
+
+func (f *fold) of(from source, now time.Time) *folding {
 	a := f.actors[from]
 	if a == nil {
-		a = &folding{rate: rate, tokens: rate * foldBurst, at: r.Time, held: map[foldKey]*Record{}, over: map[string]int{}}
+		rate := from.rate()
+		a = &folding{rate: rate, tokens: rate * foldBurst, at: now, held: map[foldKey]*Record{}}
 		f.actors[from] = a
 	}
-	a.fill(r.Time)
-	if a.tokens >= 1 {
-		a.tokens--
-		return true
-	}
-	a.hold(r)
-	return false
+	return a
 }
 
 func (a *folding) fill(now time.Time) {
@@ -113,7 +140,7 @@ func (a *folding) hold(r Record) {
 		return
 	}
 	if len(a.held) >= foldKinds || a.bytes+len(r.Detail) > foldBytes {
-		a.over[strings.TrimSpace(string(r.Kind)+" "+r.Decision)]++
+		a.over++
 		a.sample = r
 		return
 	}
@@ -135,17 +162,19 @@ func (f *fold) take() []Record {
 			}
 			records = append(records, *r)
 		}
-		if len(a.over) > 0 {
-			r := note(whatFold, "too many different records in a short time; these were only counted", map[string]any{"actor": from.actor, "records": a.over})
+		if a.over > 0 {
+			r := note(whatFold, "too many different records in a short time; these were only counted", map[string]any{
+				"actor": from.actor, "records": map[string]int{from.String(): a.over},
+			})
 			r.SandboxID, r.KeyID = a.sample.SandboxID, a.sample.KeyID
 			records = append(records, r)
 		}
 		a.fill(now)
-		if len(a.held) == 0 && len(a.over) == 0 && a.tokens >= a.rate*foldBurst {
+		if len(a.held) == 0 && a.over == 0 && a.tokens >= a.rate*foldBurst {
 			delete(f.actors, from)
 			continue
 		}
-		a.held, a.bytes, a.over = map[foldKey]*Record{}, 0, map[string]int{}
+		a.held, a.bytes, a.over = map[foldKey]*Record{}, 0, 0
 	}
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 	return records

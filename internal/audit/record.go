@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
-	"unicode/utf8"
 )
 
 // The bounds of a record, bytes.
@@ -28,13 +27,31 @@ func Detail(v any) json.RawMessage {
 	return raw
 }
 
-// bounded is r with nothing too long in it, and a detail that is JSON.
+// bounded is r with nothing too long in it. Whether its detail is JSON is not looked at
+// here, see WithDetail.
 func bounded(r Record) Record {
 	for _, s := range []*string{(*string)(&r.Kind), &r.Actor, &r.SandboxID, &r.KeyID, &r.What, &r.Decision, &r.Rule, &r.ID} {
 		*s = cut(*s, maxName)
 	}
 	r.Reason = cut(r.Reason, maxText)
-	r.Detail = boundedDetail(r.Detail)
+	if len(r.Detail) > MaxDetail {
+		r.Detail = cutDetail(r.Detail)
+	}
+	return r
+}
+
+// WithDetail gives r with its Detail as the log writes it: made of DetailOf where it has
+// none, JSON without space between, and not too long.
+func (r Record) WithDetail() Record {
+	if r.DetailOf != nil && len(r.Detail) == 0 {
+		r.Detail = Detail(r.DetailOf)
+	} else {
+		r.Detail = plainDetail(r.Detail)
+	}
+	r.DetailOf = nil
+	if len(r.Detail) > MaxDetail {
+		r.Detail = cutDetail(r.Detail)
+	}
 	return r
 }
 
@@ -45,20 +62,23 @@ func cut(s string, most int) string {
 	return strings.ToValidUTF8(s[:most-len(cutMark)], "") + cutMark
 }
 
-// boundedDetail puts in place of a detail that is too long, or not JSON, one that
-// says so and holds its beginning.
-func boundedDetail(d json.RawMessage) json.RawMessage {
-	switch {
-	case len(d) == 0:
+// plainDetail puts in place of a detail that is not JSON one that says so and holds its
+// beginning.
+func plainDetail(d json.RawMessage) json.RawMessage {
+	if len(d) == 0 {
 		return nil
-	case len(d) > MaxDetail:
-		return Detail(map[string]any{"cut": len(d), "begins": strings.ToValidUTF8(string(d[:MaxDetail/8]), "\uFFFD")})
-	case !json.Valid(d):
-		return Detail(map[string]any{"invalid": strings.ToValidUTF8(string(d[:min(len(d), MaxDetail/8)]), "\uFFFD")})
-	case !utf8.Valid(d):
-		return bytes.ToValidUTF8(d, []byte("\uFFFD"))
 	}
-	return d
+	var plain bytes.Buffer
+	plain.Grow(len(d))
+	if json.Compact(&plain, d) != nil {
+		return Detail(map[string]any{"invalid": strings.ToValidUTF8(string(d[:min(len(d), MaxDetail/8)]), "\uFFFD")})
+	}
+	return bytes.ToValidUTF8(plain.Bytes(), []byte("\uFFFD"))
+}
+
+// cutDetail is in place of a detail that is too long.
+func cutDetail(d json.RawMessage) json.RawMessage {
+	return Detail(map[string]any{"cut": len(d), "begins": strings.ToValidUTF8(string(d[:MaxDetail/8]), "\uFFFD")})
 }
 
 // encode is json.Marshal that leaves <, > and & as they are.
@@ -75,15 +95,24 @@ func encode(v any) ([]byte, error) {
 // hashMember is what stands between what is hashed and the hash.
 const hashMember = `,"hash":"`
 
-// seal gives the line of a record that has its number and the hash before, newline
-// included, and its hash.
+// noChain ends the JSON of a record that has neither detail nor place in a chain.
+const noChain = `,"previous":"","hash":""}`
+
+// seal gives the line of a record that has its number, its detail as [Record.WithDetail]
+// makes it and the hash before, newline included, and its hash. The detail is put in as it
+// is: the encoder would read it once more.
 func (k keys) seal(r Record) (line []byte, hash string, err error) {
-	r.Hash = ""
+	detail, previous := r.Detail, r.Previous
+	r.Detail, r.Previous, r.Hash = nil, "", ""
 	raw, err := encode(r)
 	if err != nil {
 		return nil, "", err
 	}
-	body := bytes.TrimSuffix(raw, []byte(hashMember+`"}`))
+	body := bytes.TrimSuffix(raw, []byte(noChain))
+	if len(detail) > 0 {
+		body = append(append(body, `,"detail":`...), detail...)
+	}
+	body = append(append(append(body, `,"previous":"`...), previous...), '"')
 	hash = k.mac(k.record, body)
 	line = append(body, hashMember...)
 	line = append(line, hash...)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"net/netip"
 	"strings"
@@ -173,14 +172,10 @@ func (g *Guard) record(s policy.Subject, kind audit.Kind, actor, what string, a 
 	if o.allowed {
 		decision = string(policy.Allow)
 	}
-	detail := detail{Action: shortened(a), Hold: o.hold, Scope: o.verdict.Scope}
-	raw, err := json.Marshal(detail)
-	if err != nil {
-		raw = nil // strings and numbers always encode
-	}
 	g.config.Audit.Append(audit.Record{
 		Kind: kind, Actor: actor, SandboxID: s.SandboxID, KeyID: s.KeyID, What: what,
-		Decision: decision, Rule: o.verdict.Rule, Reason: o.reason, ID: o.id, Detail: raw,
+		Decision: decision, Rule: o.verdict.Rule, Reason: o.reason, ID: o.id,
+		DetailOf: detail{Action: shortened(a), Hold: o.hold, Scope: o.verdict.Scope},
 	})
 }
 

@@ -30,7 +30,7 @@ type records struct {
 func (r *records) Append(a audit.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all = append(r.all, a)
+	r.all = append(r.all, a.WithDetail())
 }
 
 func (r *records) last(t *testing.T) audit.Record {
