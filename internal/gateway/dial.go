@@ -44,6 +44,7 @@ func (n *Network) dial(ctx context.Context, port uint16) (*insideConn, error) {
 	id, err := bind(endpoint, port)
 	if err == nil {
 		n.stale.forget(id)
+		c.note(id)
 		err = connect(ctx, endpoint, &queue, port)
 	}
 	if err != nil {
@@ -53,7 +54,6 @@ func (n *Network) dial(ctx context.Context, port uint16) (*insideConn, error) {
 		}
 		return nil, err
 	}
-	c.note(id)
 	return c, nil
 }
 

@@ -46,7 +46,7 @@ func (a *arrival) await(f *flight) (spoken, error) {
 	}
 	until := time.Now().Add(flightPatience)
 	for {
-		if is := sniff(f.kept); is != unclear {
+		if is := f.sniff(); is != unclear {
 			return is, nil
 		}
 		deadline := time.Now().Add(each)

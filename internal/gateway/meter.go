@@ -14,8 +14,7 @@ import (
 
 // Destination is what a network had to do with one place outside.
 type Destination struct {
-	// Name is what the sandbox looked the address up by, or empty; then Address says
-	// what it is. Both are empty for all that came when many destinations were known
+	// Name is what leads to the address, or empty; then Address says what it is. Both are empty for all that came when many destinations were known
 	// already.
 	Name        string
 	Address     netip.Addr
@@ -64,6 +63,9 @@ func (a *accounts) of(r Request, refused bool) *account {
 	key := accountKey{name: r.Name, port: r.Destination.Port(), protocol: TCP}
 	if r.Protocol == UDP {
 		key.protocol = UDP
+	}
+	if r.Unproven { // what is said is not where it goes
+		key.name = ""
 	}
 	if key.name == "" {
 		key.addr = r.Destination.Addr()
@@ -156,7 +158,14 @@ func (d direction) pass(count int) error {
 	if limit == nil {
 		return nil
 	}
-	return limit.WaitN(d.ctx, count)
+	for count > 0 {
+		part := min(count, limit.Burst()) // more could never pass
+		if err := limit.WaitN(d.ctx, part); err != nil {
+			return err
+		}
+		count -= part
+	}
+	return nil
 }
 
 // newBandwidth returns nil for no limit. What is moved at once must fit, and comes on

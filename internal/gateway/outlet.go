@@ -79,11 +79,14 @@ func (o *outlet) tryOnce(fd uintptr) bool {
 
 var errEnough = errors.New("enough was moved at once")
 
-// Write gives the stack's bytes to the socket.
+// Write gives the stack's bytes to the socket, no more than chunkSize of one try: it may be
+// all that a limit lets pass at once.
 func (o *outlet) Write(b []byte) (int, error) {
 	if o.moved >= chunkSize {
 		return 0, errEnough
 	}
+	whole := len(b)
+	b = b[:min(whole, chunkSize-o.moved)]
 	flags := unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
 	if o.moved+len(b) < min(o.queued, chunkSize) {
 		flags |= unix.MSG_MORE
@@ -94,7 +97,7 @@ func (o *outlet) Write(b []byte) (int, error) {
 			continue
 		}
 		o.moved += max(count, 0)
-		if o.err = err; err == nil && count < len(b) {
+		if o.err = err; err == nil && count < whole {
 			err = io.ErrShortWrite
 		}
 		return max(count, 0), err

@@ -35,9 +35,17 @@ const (
 	opaque                   // neither
 )
 
-// sniff tells by its first bytes what a client speaks. What some server could take
-// for TLS or HTTP must not be opaque: its name would not be looked at.
-func sniff(b []byte) spoken {
+// sniffer tells by its first bytes what a client speaks. What some server could take
+// for TLS or HTTP must not be opaque: its name would not be looked at. It remembers what it
+// has looked at, so that a client that sends byte by byte costs no more than another.
+type sniffer struct {
+	blank  int // signs before the first line
+	method int // signs of that line that may be a method
+	line   int // signs of that line that do not end it
+}
+
+// sniff takes all that came so far.
+func (s *sniffer) sniff(b []byte) spoken {
 	if len(b) == 0 {
 		return unclear
 	}
@@ -47,7 +55,7 @@ func sniff(b []byte) spoken {
 	case b[0]&0x80 != 0:
 		return sniffOldTLS(b)
 	}
-	return sniffHTTP(b)
+	return s.sniffHTTP(b)
 }
 
 // Records of TLS (RFC 8446, 5.1). Some servers skip an alert before the handshake.
@@ -87,18 +95,25 @@ func sniffOldTLS(b []byte) spoken {
 // empty lines, which servers skip (RFC 9112, 2.2), and spaces. The line counts as HTTP if it
 // says so anywhere, however badly formed, and if its method is one of HTTP's: HTTP/0.9 says
 // nothing more. Text that is no method is waited for a little.
-func sniffHTTP(b []byte) spoken {
-	line := bytes.TrimLeft(b, "\r\n\t ")
-	method := bytes.IndexFunc(line, func(r rune) bool { return !isTokenChar(r) })
-	if method < 0 {
+func (s *sniffer) sniffHTTP(b []byte) spoken {
+	for s.blank < len(b) && strings.IndexByte("\r\n\t ", b[s.blank]) >= 0 {
+		s.blank++
+	}
+	line := b[s.blank:]
+	for s.method < len(line) && isTokenChar(line[s.method]) {
+		s.method++
+	}
+	method := s.method
+	if method == len(line) {
 		return unclear
 	}
 	isRequest := method > 0 && (line[method] == ' ' || line[method] == '\t')
-	end := bytes.IndexByte(line, '\n')
+	end := bytes.IndexByte(line[s.line:], '\n')
 	switch {
 	case end >= 0:
-		line = line[:end]
-	case isRequest || isText(line) && len(line) < maxText:
+		line = line[:s.line+end]
+	case isRequest || len(line) < maxText && isText(line):
+		s.line = len(line)
 		return unclear
 	default:
 		return opaque
@@ -120,8 +135,8 @@ func isText(b []byte) bool {
 var httpMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
 // isTokenChar is RFC 9110, 5.6.2.
-func isTokenChar(r rune) bool {
-	return r > ' ' && r < 0x7f && !strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+func isTokenChar(c byte) bool {
+	return c > ' ' && c < 0x7f && strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) < 0
 }
 
 // flight reads what a client sends first, and keeps it.
@@ -129,6 +144,7 @@ type flight struct {
 	conn net.Conn
 	kept []byte
 	at   int // of kept, what Read returns next
+	is   sniffer
 
 	all   *atomic.Int64 // bytes kept by all flights of a network; nil does not count
 	taken int64         // of all
@@ -184,10 +200,13 @@ func (f *flight) Read(b []byte) (int, error) {
 	return count, nil
 }
 
+// sniff tells what the client speaks by what it has sent.
+func (f *flight) sniff() spoken { return f.is.sniff(f.kept) }
+
 // what reads until it is clear what the client speaks.
 func (f *flight) what() (spoken, error) {
 	for {
-		if is := sniff(f.kept); is != unclear {
+		if is := f.sniff(); is != unclear {
 			return is, nil
 		}
 		if err := f.more(); err != nil {

@@ -59,6 +59,25 @@ func TestSniff(t *testing.T) {
 	}
 }
 
+// sniff is for who has all at once.
+func sniff(b []byte) spoken { return new(sniffer).sniff(b) }
+
+// What a client sends byte by byte is looked at once: to begin anew with each would take
+// hours here, of a processor that others need too.
+func TestFirstWordsAreReadOnce(t *testing.T) {
+	for _, word := range []string{"A", " ", "GET /", "<GET> "} {
+		var s sniffer
+		b := []byte(word + strings.Repeat(word[len(word)-1:], 2<<20))
+		for i := range b {
+			if is := s.sniff(b[:i]); is != unclear {
+				require.Equal(t, opaque, is)
+				require.GreaterOrEqual(t, i, maxText)
+				break
+			}
+		}
+	}
+}
+
 func TestHostName(t *testing.T) {
 	for name, want := range map[string]string{
 		"a.example": "a.example", "A.Example.": "a.example", "localhost": "localhost", "_dmarc.a.example": "_dmarc.a.example",
@@ -120,10 +139,18 @@ func FuzzSniff(f *testing.F) {
 	f.Add([]byte("\x16\x03"), []byte("\x01"))
 	f.Add([]byte("\r\nPRI"), []byte(" * HTTP/2.0\r\n"))
 	f.Fuzz(func(t *testing.T, first, more []byte) {
-		before := sniff(first)
+		before, all := sniff(first), append(bytes.Clone(first), more...)
 		if before != unclear {
-			require.Equal(t, before, sniff(append(bytes.Clone(first), more...)))
+			require.Equal(t, before, sniff(all))
 		}
+		var bytewise sniffer
+		for i := range all {
+			if is := bytewise.sniff(all[:i+1]); is != unclear {
+				require.Equal(t, is, sniff(all))
+				return
+			}
+		}
+		require.Equal(t, unclear, sniff(all))
 	})
 }
 

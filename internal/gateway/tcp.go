@@ -84,8 +84,11 @@ func limitHostBuffers(outside *net.TCPConn, sizes bufferSizes) {
 // leaves the stack's default.
 func (n *Network) accept(request *tcp.ForwarderRequest, size int) (*insideConn, error) {
 	var queue waiter.Queue
+	// Before the sandbox has its answer: from then on it keeps the connection.
+	place := n.ledger.add(request.ID())
 	endpoint, err := request.CreateEndpoint(&queue)
 	if err != nil {
+		n.ledger.remove(place)
 		return nil, asError(err)
 	}
 	tuneEndpoint(endpoint)
@@ -94,11 +97,11 @@ func (n *Network) accept(request *tcp.ForwarderRequest, size int) (*insideConn, 
 		endpoint.SocketOptions().SetSendBufferSize(int64(size), true)
 	}
 	c := newInsideConn(n, endpoint, &queue)
+	c.place = place
 	if !n.track(c) {
 		c.abort()
 		return nil, ErrClosed
 	}
-	c.note(request.ID())
 	return c, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -81,6 +82,39 @@ func TestOnlyTLSIsLookedIntoWhereAllElseIsAllowed(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) { require.Contains(t, row.run(t), row.want, row.why) })
 	}
+	for _, d := range n.Destinations() {
+		if d.Address == netip.MustParseAddr("203.0.113.7") {
+			require.Empty(t, d.Name, "anybody may say a name")
+		} else {
+			require.Equal(t, "seen.example", d.Name)
+		}
+	}
+}
+
+func TestTextOfAClientThatWaitedIsSentOnceWhereOnlyTLSIsLookedInto(t *testing.T) {
+	i := newInternet(t)
+	came := make(chan struct{}, 1)
+	i.serve("203.0.113.5:3128", func(conn net.Conn) {
+		line := make([]byte, len("GET / HTTP/1.1\r\n"))
+		_, _ = io.ReadFull(conn, line[:1])
+		came <- struct{}{}
+		_, _ = io.ReadFull(conn, line[1:])
+		_, _ = conn.Write(line)
+	})
+	n := i.network(open{host: "seen.example"}, withInterceptor(t))
+	conn, err := dialFromInside(t, n, "tcp4", "203.0.113.5:3128")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = conn.Write([]byte("G"))
+	require.NoError(t, err)
+	<-came
+	_, err = conn.Write([]byte("ET / HTTP/1.1\r\n"))
+	require.NoError(t, err)
+	back := make([]byte, len("GET / HTTP/1.1\r\n"))
+	_, err = io.ReadFull(conn, back)
+	require.NoError(t, err)
+	require.Equal(t, "GET / HTTP/1.1\r\n", string(back))
+	require.Equal(t, []string{"203.0.113.5:3128"}, i.wasDialled())
 }
 
 func TestServerThatSpeaksFirstIsReachedWhereOnlyTLSIsLookedInto(t *testing.T) {

@@ -66,9 +66,9 @@ func (w *waitingPair) untilClear(f *flight, patience time.Duration) (rest []byte
 		if !w.clientSpeaks(f, patience) {
 			return f.kept[sent:], true
 		}
-		switch sniff(f.kept) {
-		case unclear:
-		case opaque:
+		switch is := f.sniff(); {
+		case is == unclear:
+		case is == opaque, is == speaksHTTP && w.arrival.tlsOnly:
 			return f.kept[sent:], true
 		default:
 			return nil, false
