@@ -54,8 +54,12 @@ const (
 	// which spare what was used in the last hour, it is twice as much.
 	layersBytes = 20 << 30
 	layersKept  = 30 * 24 * time.Hour
-	uploadsMost = 20 << 30 // bytes, of one key
-	uploadFiles = 10_000   // of one key
+	// importsBytes is how much the imported images may take that no template and no
+	// sandbox has, bytes. Between two prunings, which spare what was made a moment ago, it
+	// is twice as much and what is being imported.
+	importsBytes = 20 << 30
+	uploadsMost  = 20 << 30 // bytes, of one key
+	uploadFiles  = 10_000   // of one key
 )
 
 // Errors that callers decide on.
@@ -99,7 +103,7 @@ type Builds struct {
 	layers sync.RWMutex  // held to replace a layer; shared to take hold of one
 	ended  chan struct{} // says that builds have ended, for KeepPruned
 
-	layersMost int64 // layersBytes
+	layersMost, importsMost int64 // layersBytes, importsBytes
 
 	mu    sync.Mutex
 	live  map[string]*build // started and not ended
@@ -108,7 +112,7 @@ type Builds struct {
 
 // New makes the folder and ends what builds of processes that died have left.
 func New(ctx context.Context, config Config) (*Builds, error) {
-	b := &Builds{config: config, turns: newQueue(atOnce()), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1), layersMost: layersBytes}
+	b := &Builds{config: config, turns: newQueue(atOnce()), live: map[string]*build{}, inUse: map[string]int{}, ended: make(chan struct{}, 1), layersMost: layersBytes, importsMost: importsBytes}
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	for _, dir := range []string{uploadsDir, layersDir, rootsDir, logsDir} {
 		if err := os.MkdirAll(b.dir(dir), 0o700); err != nil {

@@ -1,13 +1,20 @@
 package build
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/image"
@@ -110,4 +117,113 @@ func TestTheStagesOfABuildShareWhatItMayWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+// onDisk makes a file that takes room and was used last some time ago.
+func onDisk(t *testing.T, path string, bytes int, ago time.Duration) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, make([]byte, bytes), 0o600))
+	used := time.Now().Add(-ago)
+	require.NoError(t, os.Chtimes(path, used, used))
+}
+
+func TestImportedImagesHaveASizeTogether(t *testing.T) {
+	w, b := newShop(t, store.Key{})
+	b.importsMost = 200 << 10
+	record := sandboxtest.Template("has")
+	record.ID, record.BuildID, record.Image = "has", "has", "oci-had.erofs"
+	_, _, err := w.Store.PutTemplate(t.Context(), record)
+	require.NoError(t, err)
+	stays := map[string]bool{}
+	for _, tt := range []struct {
+		name  string
+		ago   time.Duration
+		stays bool
+		why   string
+	}{
+		{"oci-had.erofs", 60 * 24 * time.Hour, true, "a template has it, so it does not count"},
+		{"oci-now.erofs", time.Minute, true, "a build may be about to use it; it counts"},
+		{"oci-lately.erofs", 20 * time.Minute, true, "of the rest it was used last"},
+		{"oci-hour.erofs", time.Hour, false, "with the two before it is too much"},
+		{"oci-day.erofs", 24 * time.Hour, false, "and so is what is older"},
+		{"base-recipe.erofs", 24 * time.Hour, true, "a recipe's image was not imported"},
+	} {
+		onDisk(t, b.imagePath(tt.name), 100<<10, tt.ago)
+		stays[tt.name] = tt.stays
+	}
+	gone, err := b.Prune(t.Context(), false, true)
+	require.NoError(t, err)
+	require.Len(t, gone, 2, "it is told before")
+	_, err = b.Prune(t.Context(), false, false)
+	require.NoError(t, err)
+	for name, stays := range stays {
+		_, err := os.Stat(b.imagePath(name))
+		require.Equal(t, stays, err == nil, name)
+	}
+}
+
+// layoutOf is a folder with an image whose one layer has a file of so many bytes.
+func layoutOf(t *testing.T, bytes int64) string {
+	t.Helper()
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		from, to := io.Pipe()
+		go func() {
+			w := tar.NewWriter(to)
+			err := w.WriteHeader(&tar.Header{Name: "file", Mode: 0o644, Size: bytes, Typeflag: tar.TypeReg})
+			for left := bytes; err == nil && left > 0; left -= 1 << 20 {
+				_, err = w.Write(make([]byte, min(left, 1<<20)))
+			}
+			to.CloseWithError(errors.Join(err, w.Close()))
+		}()
+		return from, nil
+	})
+	require.NoError(t, err)
+	made, err := mutate.AppendLayers(empty.Image, layer)
+	require.NoError(t, err)
+	config, err := made.ConfigFile()
+	require.NoError(t, err)
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "amd64"
+	made, err = mutate.ConfigFile(made, config)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	index, err := layout.Write(dir, empty.Index)
+	require.NoError(t, err)
+	require.NoError(t, index.AppendImage(made))
+	return dir
+}
+
+func planOfImage(path string) Plan { return Plan{Stages: []Stage{{From: From{Archive: path}}}} }
+
+func TestNothingIsImportedWhereImportsTakeTooMuch(t *testing.T) {
+	_, b := newShop(t, store.Key{})
+	plan := planOfImage(layoutOf(t, 1<<10))
+	lately := b.imagePath("oci-lately.erofs")
+	onDisk(t, lately, 100<<10, time.Minute)
+	b.importsMost = 40 << 10
+	ended := made(t, b, "refused", plan)
+	require.Equal(t, store.BuildError, ended.State)
+	require.Contains(t, ended.Reason, "the images that builds brought in lately, and use, take")
+	require.Equal(t, StepBase, ended.Step)
+	files, err := filepath.Glob(b.imagePath(importPrefix + "*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{lately}, files)
+
+	long := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(lately, long, long))
+	ended = made(t, b, "taken", plan)
+	require.Equal(t, store.BuildReady, ended.State, ended.Reason)
+	require.NoFileExists(t, lately, "it gave way")
+
+	onDisk(t, lately, 100<<10, time.Minute)
+	ended = made(t, b, "again", plan)
+	require.Equal(t, store.BuildReady, ended.State, "what is there takes nothing more: %s", ended.Reason)
+}
+
+func TestAnImportIsNoLargerThanItsKeyMayHave(t *testing.T) {
+	_, b := newShop(t, store.Key{MaxDisk: MinDisk})
+	ended := made(t, b, "large", planOfImage(layoutOf(t, MinDisk+1)))
+	require.Equal(t, store.BuildError, ended.State)
+	require.Contains(t, ended.Reason, "more than 268435456 bytes of files, which the key may have by --max-disk")
 }

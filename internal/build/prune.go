@@ -1,11 +1,15 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -142,13 +146,17 @@ func (b *Builds) pruneImages(ctx context.Context, everything, dryRun bool) ([]sa
 	}
 	var gone []sandbox.Unneeded
 	var errs []error
-	for _, e := range entries {
-		name := e.Name()
-		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() || needed[name] || !isRoot(name) || !superfluous(name, unusedFor(info), everything) {
+	var imports int64 // bytes of those that were used later than this one
+	for _, image := range unneededImages(entries, needed) {
+		name := image.Name()
+		bytes := sandbox.DiskBytes(b.imagePath(name))
+		if strings.HasPrefix(name, importPrefix) {
+			imports += bytes
+		}
+		if !superfluous(name, image.unused, everything, imports > b.importsMost) {
 			continue
 		}
-		gone = append(gone, sandbox.Unneeded{Kind: unneededImage, Name: name, Bytes: sandbox.DiskBytes(b.imagePath(name))})
+		gone = append(gone, sandbox.Unneeded{Kind: unneededImage, Name: name, Bytes: bytes})
 		if dryRun {
 			continue
 		}
@@ -161,20 +169,70 @@ func (b *Builds) pruneImages(ctx context.Context, everything, dryRun bool) ([]sa
 	return gone, errors.Join(errs...)
 }
 
+// unneeded is a file under images/ that nothing refers to.
+type unneeded struct {
+	fs.FileInfo
+	unused time.Duration
+}
+
+// unneededImages are those, the one that was used last first.
+func unneededImages(entries []fs.DirEntry, needed map[string]bool) (images []unneeded) {
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && isRoot(e.Name()) && !needed[e.Name()] {
+			images = append(images, unneeded{info, unusedFor(info)})
+		}
+	}
+	slices.SortFunc(images, func(a, b unneeded) int { return cmp.Compare(a.unused, b.unused) })
+	return images
+}
+
+// mayImport returns a *StepError when the imported images that no template and no
+// sandbox has take so much that one more has to wait until some of them may go.
+func (b *Builds) mayImport(ctx context.Context) error {
+	if bytes, err := b.importBytes(ctx); err != nil || bytes <= b.importsMost {
+		return err
+	}
+	if _, err := b.pruneImages(ctx, false, false); err != nil {
+		return err
+	}
+	bytes, err := b.importBytes(ctx)
+	if err == nil && bytes > 2*b.importsMost {
+		err = &StepError{Step: StepBase, Message: fmt.Sprintf("the images that builds brought in lately, and use, take %d MB of the server's disk, which is too much for one more: try again in %.0f minutes", bytes/1e6, imageSpared.Minutes())}
+	}
+	return err
+}
+
+// importBytes is what the imported images take that no template and no sandbox has.
+func (b *Builds) importBytes(ctx context.Context) (bytes int64, err error) {
+	kept, err := b.keptImages(ctx)
+	if err != nil {
+		return 0, err
+	}
+	files, err := filepath.Glob(b.imagePath(importPrefix + "*"))
+	for _, path := range files {
+		if !kept[filepath.Base(path)] {
+			bytes += sandbox.DiskBytes(path)
+		}
+	}
+	return bytes, err
+}
+
 func isRoot(name string) bool {
 	return strings.HasSuffix(name, ".erofs") || strings.HasSuffix(name, upperSuffix)
 }
 
-// superfluous tells whether an image that nothing refers to is to go. Recipes'
-// images are what `tombolo template build` makes templates of, so they go last.
-func superfluous(name string, unused time.Duration, everything bool) bool {
+// superfluous tells whether an image that nothing refers to is to go; some go only in
+// need. Recipes' images are what `tombolo template build` makes templates of, so they
+// go last.
+func superfluous(name string, unused time.Duration, everything, need bool) bool {
 	switch {
 	case unused < imageSpared:
 		return false
 	case everything, strings.HasPrefix(name, imagePrefix):
 		return true
 	}
-	return strings.HasPrefix(name, importPrefix) && unused > importKept
+	return strings.HasPrefix(name, importPrefix) && (need || unused > importKept)
 }
 
 // unusedFor is how long a file was not used: its time of access is set by use, for
@@ -197,12 +255,16 @@ func (b *Builds) neededImages(ctx context.Context) (map[string]bool, error) {
 		needed[name] = true
 	}
 	b.mu.Unlock()
-	used, err := b.config.Manager.ImagesInUse(ctx)
+	kept, err := b.keptImages(ctx)
+	maps.Copy(needed, kept)
+	return needed, err
+}
+
+// keptImages are the files under images/ that templates and sandboxes have.
+func (b *Builds) keptImages(ctx context.Context) (map[string]bool, error) {
+	needed, err := b.config.Manager.ImagesInUse(ctx)
 	if err != nil {
 		return nil, err
-	}
-	for name := range used {
-		needed[name] = true
 	}
 	templates, err := b.config.Store.Templates(ctx)
 	if err != nil {

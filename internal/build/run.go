@@ -55,6 +55,7 @@ type build struct {
 	step    int                     // the last that was settled, from 1
 	disk    int64                   // what the steps of all stages may write, bytes
 	quota   sandbox.Quota           // of its key, since it runs
+	most    int64                   // what its key may have on the disk, bytes; 0 is no limit
 	release func()                  // of what it has of its key's quota; nil when that is nothing
 	// seenBytes is what the variables take that steps see.
 	seenBytes int
@@ -147,8 +148,8 @@ func (r *build) admit() error {
 		if r.release, err = r.b.config.Manager.Reserve(q, t); err != nil {
 			return err
 		}
-		if q.DiskBytes > 0 {
-			r.disk = min(r.disk, q.DiskBytes)
+		if r.most = q.DiskBytes; r.most > 0 {
+			r.disk = min(r.disk, r.most)
 		}
 	}
 	err = r.update(func(b *store.Build) error {

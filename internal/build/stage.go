@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/image/rootfs"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 )
@@ -334,15 +335,34 @@ func (r *build) imported(ctx context.Context, from From) (image.Imported, error)
 	what := from.Image + from.Archive
 	r.log.say(LevelInfo, StepBase, "[base] FROM "+what)
 	source := image.Source{Reference: from.Image, Path: from.Archive, Login: from.Login}
-	imported, err := r.b.config.Images.Import(ctx, source, r.progress())
+	images := r.b.config.Images
+	images.MayImport = func() error { return r.b.mayImport(ctx) }
+	if r.most > 0 {
+		images.Limits.Bytes = min(r.most, rootfs.DefaultLimits.Bytes)
+	}
+	imported, err := images.Import(ctx, source, r.progress())
 	if err != nil {
-		return image.Imported{}, &StepError{Step: StepBase, Message: firstLine(err.Error()), Err: err}
+		return image.Imported{}, r.notImported(err)
 	}
 	if triggers := imported.Config.OnBuild; len(triggers) > 0 {
 		r.log.say(LevelWarn, StepBase, fmt.Sprintf("[base] the image's ONBUILD instructions are not run: %.500s", strings.Join(triggers, "; ")))
 	}
 	r.images[from.place()] = imported
 	return imported, nil
+}
+
+// notImported says why an image was not brought in.
+func (r *build) notImported(err error) error {
+	var reason *StepError
+	if errors.As(err, &reason) {
+		return reason
+	}
+	message := firstLine(err.Error())
+	var limit *rootfs.LimitError
+	if r.most > 0 && errors.As(err, &limit) && limit.Limit == r.most {
+		message += ", which the key may have by --max-disk"
+	}
+	return &StepError{Step: StepBase, Message: message, Err: err}
 }
 
 // progressEvery is how often the bytes of a download are told.

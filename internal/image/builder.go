@@ -49,6 +49,9 @@ type Builder struct {
 	// Limits bound images that are imported and committed; zeros are
 	// rootfs.DefaultLimits.
 	Limits rootfs.Limits
+	// MayImport is asked before an image is fetched that is not there; its error is
+	// that of the import. Nil lets all be.
+	MayImport func() error
 }
 
 // Event is one step of a build, or one line worth showing of a step.

@@ -85,6 +85,11 @@ func (b Builder) Import(ctx context.Context, source Source, progress func(Progre
 	defer found.close()
 	waiting := func() { tell.say("waiting for another import of " + source.String()) }
 	image, err := b.produce(ctx, importName(found.digest), waiting, func(w *work) error {
+		if b.MayImport != nil {
+			if err := b.MayImport(); err != nil {
+				return err
+			}
+		}
 		return b.unpack(ctx, w, found, tell)
 	})
 	if err != nil {
