@@ -176,11 +176,34 @@ func TestUploadsOfAKeyAreBoundedAtOnce(t *testing.T) {
 	hash := strings.Repeat("ab", 32)
 	dir := filepath.Join(b.dir(uploadsDir), "key")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
+	file := func(i int) string { return filepath.Join(dir, fmt.Sprint(i)) }
 	for i := range uploadFiles {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+		require.NoError(t, os.WriteFile(file(i), nil, 0o600))
 	}
 	require.ErrorIs(t, b.Upload(t.Context(), "key", hash, strings.NewReader("x")), ErrUploads)
 	require.NoError(t, b.Upload(t.Context(), "other", hash, strings.NewReader("x")))
+
+	for i := range 10 { // those make room that no build used for an hour
+		ago := time.Now().Add(-time.Duration(10+i) * time.Hour)
+		require.NoError(t, os.Chtimes(file(i), ago, ago))
+	}
+	require.NoError(t, b.Upload(t.Context(), "key", hash, strings.NewReader("x")))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, uploadFiles-10+1)
+	for i := 10; i < uploadFiles; i++ {
+		ago := time.Now().Add(-time.Duration(i) * time.Hour / 50)
+		require.NoError(t, os.Chtimes(file(i), ago, ago))
+	}
+	for i := range 9 {
+		require.NoError(t, os.WriteFile(file(i), nil, 0o600))
+	}
+	require.NoError(t, b.Upload(t.Context(), "key", strings.Repeat("cd", 32), strings.NewReader("x")))
+	require.FileExists(t, file(100))
+	require.NoFileExists(t, file(uploadFiles-1), "what was used longest ago goes")
+	entries, err = os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, uploadFiles/2+1)
 }
 
 func TestWhoLooksAtLocksKeepsNoBuildFromStarting(t *testing.T) {

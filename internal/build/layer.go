@@ -89,16 +89,24 @@ func (b *Builds) layerRoom(bytes int64) bool {
 	if sandbox.DiskBytes(dir)+bytes <= b.layersMost {
 		return true
 	}
-	if _, err := pruneFolder(dir, max(0, b.layersMost-bytes), layersKept, nil, false); err != nil {
+	if _, err := pruneFolder(dir, kept{bytes: max(0, b.layersMost-bytes), time: layersKept}, nil, false); err != nil {
 		b.config.Log.Error("layers that nobody needs were not removed", "error", err)
 	}
 	return sandbox.DiskBytes(dir)+bytes <= 2*b.layersMost
 }
 
-// pruneFolder removes the entries of a folder that were used longest ago until
-// the rest is within a size; those that were used in the last hour stay, and those of
+// kept is how much of a folder stays: entries that take so many bytes together, so many
+// entries (0 is all), those that were used within a time.
+type kept struct {
+	bytes   int64
+	entries int
+	time    time.Duration
+}
+
+// pruneFolder removes the entries of a folder that were used longest ago until the rest
+// is within what is kept; those that were used in the last hour stay, and those of
 // the names that are wanted. It tells how many bytes were freed.
-func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, wanted map[string]bool, dryRun bool) (freed int64, err error) {
+func pruneFolder(dir string, keep kept, wanted map[string]bool, dryRun bool) (freed int64, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -124,14 +132,17 @@ func pruneFolder(dir string, keepBytes int64, keepFor time.Duration, wanted map[
 	}
 	slices.SortFunc(items, func(a, b item) int { return a.used.Compare(b.used) })
 	var errs []error
+	left := len(items)
 	for _, i := range items {
 		age := time.Since(i.used)
-		if age < usedLately || wanted[filepath.Base(i.path)] || (total <= keepBytes && age < keepFor) {
+		within := total <= keep.bytes && (keep.entries == 0 || left <= keep.entries) && age < keep.time
+		if age < usedLately || wanted[filepath.Base(i.path)] || within {
 			continue
 		}
 		if !dryRun {
 			errs = append(errs, os.RemoveAll(i.path))
 		}
+		left--
 		total -= i.bytes
 		freed += i.bytes
 	}

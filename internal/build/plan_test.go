@@ -78,17 +78,17 @@ func TestWhatWasUsedLongestAgoIsPruned(t *testing.T) {
 		}
 		return names
 	}
-	freed, err := pruneFolder(dir, 5<<19, time.Hour*24, nil, true)
+	freed, err := pruneFolder(dir, kept{bytes: 5 << 19, time: time.Hour * 24}, nil, true)
 	require.NoError(t, err)
 	require.Greater(t, freed, int64(1<<20-1))
 	require.Len(t, left(), 3, "a dry run removes nothing")
-	_, err = pruneFolder(dir, 5<<19, time.Hour*24, nil, false)
+	_, err = pruneFolder(dir, kept{bytes: 5 << 19, time: time.Hour * 24}, nil, false)
 	require.NoError(t, err)
 	require.Equal(t, []string{"now", "old"}, left())
-	_, err = pruneFolder(dir, 0, 0, map[string]bool{"old": true}, false)
+	_, err = pruneFolder(dir, kept{}, map[string]bool{"old": true}, false)
 	require.NoError(t, err)
 	require.Equal(t, []string{"now", "old"}, left(), "what a build that waits wants stays")
-	_, err = pruneFolder(dir, 0, 0, nil, false)
+	_, err = pruneFolder(dir, kept{}, nil, false)
 	require.NoError(t, err)
 	require.Equal(t, []string{"now"}, left(), "what was just used stays")
 }

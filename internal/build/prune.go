@@ -47,7 +47,7 @@ func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.
 	if everything && !b.elsewhere() { // what waits in another process may need them
 		layers, uploads = 0, 0
 	}
-	freed, err := pruneFolder(b.dir(layersDir), layers, layersKept, nil, dryRun)
+	freed, err := pruneFolder(b.dir(layersDir), kept{bytes: layers, time: layersKept}, nil, dryRun)
 	if freed > 0 {
 		gone = append(gone, sandbox.Unneeded{Kind: unneededLayers, Name: layersDir, Bytes: freed})
 	}
@@ -61,7 +61,7 @@ func (b *Builds) Prune(ctx context.Context, everything, dryRun bool) ([]sandbox.
 
 // pruneUploads leaves so many bytes of each key's uploads, and none of a key that was
 // deleted; but those that builds want, or used in the last hour.
-func (b *Builds) pruneUploads(ctx context.Context, keep int64, dryRun bool) (gone []sandbox.Unneeded, err error) {
+func (b *Builds) pruneUploads(ctx context.Context, bytes int64, dryRun bool) (gone []sandbox.Unneeded, err error) {
 	keys, err := b.config.Store.Keys(ctx)
 	if err != nil {
 		return nil, err
@@ -70,12 +70,13 @@ func (b *Builds) pruneUploads(ctx context.Context, keep int64, dryRun bool) (gon
 	errs := []error{err}
 	wanted := b.filesWanted()
 	for _, owner := range owners {
-		dir, keep, keepFor := filepath.Join(b.dir(uploadsDir), owner.Name()), keep, uploadKept
+		dir := filepath.Join(b.dir(uploadsDir), owner.Name())
+		keep := kept{bytes: bytes, entries: uploadFiles, time: uploadKept}
 		deleted := owner.Name() != machineUploads && !owned(owner.Name(), keys)
 		if deleted {
-			keep, keepFor = 0, 0
+			keep = kept{}
 		}
-		freed, err := pruneFolder(dir, keep, keepFor, wanted, dryRun)
+		freed, err := pruneFolder(dir, keep, wanted, dryRun)
 		errs = append(errs, err)
 		if freed > 0 {
 			gone = append(gone, sandbox.Unneeded{Kind: unneededUploads, Name: owner.Name(), Bytes: freed})

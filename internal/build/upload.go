@@ -37,13 +37,19 @@ var ErrUploads = fmt.Errorf("the key's uploads take %d GiB, or are %d files; tho
 // uploadRoom sees that a key may upload one more archive: what it used longest ago
 // gives way.
 func (b *Builds) uploadRoom(dir string) error {
-	if sandbox.DiskBytes(dir) > uploadsMost-MaxUpload {
-		if _, err := pruneFolder(dir, uploadsMost-MaxUpload, uploadKept, b.filesWanted(), false); err != nil {
-			return err
-		}
-	}
 	entries, err := os.ReadDir(dir)
-	if err == nil && len(entries) >= uploadFiles {
+	if err != nil {
+		return err
+	}
+	if len(entries) < uploadFiles && sandbox.DiskBytes(dir) <= uploadsMost-MaxUpload {
+		return nil
+	}
+	// Half of the files, so that it need not be done each time.
+	keep := kept{bytes: uploadsMost - MaxUpload, entries: uploadFiles / 2, time: uploadKept}
+	if _, err := pruneFolder(dir, keep, b.filesWanted(), false); err != nil {
+		return err
+	}
+	if entries, err = os.ReadDir(dir); err == nil && len(entries) >= uploadFiles {
 		err = ErrUploads
 	}
 	return err
