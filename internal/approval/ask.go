@@ -126,12 +126,8 @@ func (d *Desk) open(asked Hold, patience time.Duration) (*pending, *Hold, error)
 	if err := d.config.Store.AddHold(ctx, r); err != nil {
 		return nil, nil, err
 	}
+	h.Waiting = 1
 	p = d.adopt(h)
-	d.mu.Lock()
-	p.hold.Waiting = 1
-	h = p.hold
-	d.tell(h)
-	d.mu.Unlock()
 	d.config.OnChange(h)
 	return p, nil, nil
 }

@@ -319,9 +319,9 @@ func (d *Desk) copyOf(p *pending) Hold {
 	return p.hold
 }
 
-// adopt enters a hold that the store has as pending. writing is held.
+// adopt enters a hold that the store has as pending, with as many as wait for it here,
+// whom a record does not have. writing is held.
 func (d *Desk) adopt(h Hold) *pending {
-	h.Waiting = 0
 	p := &pending{hold: h, settled: make(chan struct{})}
 	p.timer = time.AfterFunc(time.Until(h.Deadline), func() { d.expire(h.ID) })
 	d.mu.Lock()

@@ -2,6 +2,7 @@ package approval_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -193,17 +194,15 @@ func TestWhatWaitsSurvivesTheServer(t *testing.T) {
 
 func TestDeadlinePassesWhileNoServerRuns(t *testing.T) {
 	w := newWorld(t, approval.Limits{})
-	ctx, cancel := context.WithCancel(t.Context())
-	asked := make(chan result, 1)
-	go func() {
-		h, err := w.Ask(ctx, alice, to("a.example"), asks, 300*time.Millisecond)
-		asked <- result{h, err}
-	}()
-	w.eventually(func() bool { return w.waiting(alice, to("a.example")).Waiting == 1 })
-	cancel()
-	id := (<-asked).hold.ID
+	id := w.leave(alice, to("a.example"))
 	w.Close()
-	w.eventually(func() bool { return time.Now().After(w.get(id).Deadline) })
+	h := w.get(id)
+	h.Deadline = time.Now().Add(-time.Second)
+	data, err := json.Marshal(h)
+	require.NoError(t, err)
+	require.NoError(t, w.store.UpdateHold(t.Context(), store.Hold{
+		ID: id, SandboxID: h.Subject.SandboxID, KeyID: h.Subject.KeyID, State: string(h.State), Data: data,
+	}))
 	require.Equal(t, approval.Pending, w.get(id).State)
 	w.restart()
 	w.eventually(func() bool { return w.get(id).State == approval.Expired })

@@ -255,6 +255,37 @@ func TestWatch(t *testing.T) {
 	require.False(t, open)
 }
 
+// Who watches hears once of a new hold, and that somebody waits for it.
+func TestANewHoldIsToldOnceWithWhoWaits(t *testing.T) {
+	w := newWorld(t, approval.Limits{})
+	var watchers []<-chan approval.Hold
+	for range 32 {
+		watchers = append(watchers, w.Watch(t.Context(), approval.Filter{}))
+	}
+	for i := range 30 {
+		id, _ := w.ask(t.Context(), alice, to(fmt.Sprintf("host%d.example", i)))
+		for _, told := range watchers {
+			h := <-told
+			require.Equal(t, id, h.ID, "and of nothing twice")
+			require.Equal(t, approval.Pending, h.State)
+			require.Equal(t, 1, h.Waiting)
+		}
+	}
+}
+
+func TestAllThatAskAtOnceAreCounted(t *testing.T) {
+	w := newWorld(t, approval.Limits{})
+	for i := range 30 {
+		action := to(fmt.Sprintf("host%d.example", i))
+		for range 8 {
+			go func() { _, _ = w.Ask(t.Context(), alice, action, asks, patience) }()
+		}
+		w.eventually(func() bool { return w.waiting(alice, action).Count == 8 })
+		require.Equal(t, 8, w.waiting(alice, action).Waiting)
+		w.once(w.waiting(alice, action).ID)
+	}
+}
+
 func TestChangesAreToldInOrder(t *testing.T) {
 	w := newWorld(t, approval.Limits{})
 	id, _ := w.ask(t.Context(), alice, to("a.example"))

@@ -276,10 +276,27 @@ func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 		if err := b.config.Admit(ctx, record, plan.Commands()); err != nil {
 			return err
 		}
-		if record, err = b.waiting(ctx, id); err != nil { // it may have taken long
-			return err
-		}
 	}
+	// The lock before the log: that of a build that runs elsewhere must not be emptied.
+	lock, err := b.lockPatiently(ctx, id)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrStarted
+	}
+	if err != nil {
+		return fmt.Errorf("lock build %s: %w", id, err)
+	}
+	if record, err = b.waiting(ctx, id); err == nil { // all this may have taken long
+		err = b.begin(record, plan, lock)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(lock.Name()), lock.Close())
+	}
+	return nil
+}
+
+// begin has a build live that this process has locked.
+func (b *Builds) begin(record store.Build, plan Plan, lock *os.File) error {
+	id := record.ID
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ofKey := 0
@@ -294,17 +311,9 @@ func (b *Builds) Start(ctx context.Context, id string, plan Plan) error {
 	case ofKey >= waitingMost:
 		return ErrTooMany
 	}
-	// The lock before the log: that of a build that runs elsewhere must not be emptied.
-	lock, err := lockPatiently(b.lockPath(id))
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return ErrStarted
-	}
-	if err != nil {
-		return fmt.Errorf("lock build %s: %w", id, err)
-	}
 	log, err := newJournal(b.logPath(id), b.config.Told)
 	if err != nil {
-		return errors.Join(fmt.Errorf("make the log of build %s: %w", id, err), os.Remove(lock.Name()), lock.Close())
+		return fmt.Errorf("make the log of build %s: %w", id, err)
 	}
 	run := &build{b: b, record: record, plan: plan, log: log, lock: lock, done: make(chan struct{}), outside: map[From]*stage{}, images: map[From]image.Imported{}, wrote: map[*stage]int64{}}
 	run.ctx, run.cancel = context.WithCancelCause(b.ctx)
@@ -470,21 +479,27 @@ func (b *Builds) removePartial() error {
 	return errors.Join(errs...)
 }
 
-// lockPatiently is lockFile for one that somebody may just be looking at (others).
-func lockPatiently(path string) (*os.File, error) {
-	for try := 0; ; try++ {
-		lock, err := lockFile(path)
-		if try == lookTries || !errors.Is(err, unix.EWOULDBLOCK) {
+// lockPatiently is lockFile for the lock of a build, which somebody may just be looking at
+// (others). It gives up when the build was started here.
+func (b *Builds) lockPatiently(ctx context.Context, id string) (*os.File, error) {
+	for began := time.Now(); ; {
+		lock, err := lockFile(b.lockPath(id))
+		if !errors.Is(err, unix.EWOULDBLOCK) || b.running(id) != nil || time.Since(began) > lookMost {
 			return lock, err
 		}
-		time.Sleep(lookTime)
+		select {
+		case <-time.After(lookTime):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
-// How often, and after what time, a lock is tried again that is looked at.
+// For how long, and after what time, a lock is tried again that is looked at. Who looks has
+// it for some microseconds, and for longer where something stops that process.
 const (
-	lookTries = 10
-	lookTime  = 5 * time.Millisecond
+	lookMost = 20 * time.Second
+	lookTime = 5 * time.Millisecond
 )
 
 // lockFile makes and locks a file, without waiting: unix.EWOULDBLOCK.
@@ -497,7 +512,21 @@ func lockFile(path string) (*os.File, error) {
 		file.Close()
 		return nil, err
 	}
+	if !isAt(file, path) { // who had it has removed it meanwhile
+		file.Close()
+		return nil, unix.EWOULDBLOCK
+	}
 	return file, nil
+}
+
+// isAt tells whether a path is still that of an open file.
+func isAt(file *os.File, path string) bool {
+	is, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(is, there)
 }
 
 // spareBytes is what a build leaves free on the disk, for the sandboxes.

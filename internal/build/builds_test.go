@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
@@ -236,6 +237,54 @@ func TestWhoLooksAtLocksKeepsNoBuildFromStarting(t *testing.T) {
 	locks, err := filepath.Glob(b.lockPath("*"))
 	require.NoError(t, err)
 	require.Empty(t, locks)
+}
+
+// Another process that looks at a lock may be stopped while it has it.
+func TestWhoLooksForLongKeepsNoBuildFromStarting(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: "t"})
+	require.NoError(t, err)
+	looks, err := os.Create(b.lockPath(r.ID))
+	require.NoError(t, err)
+	defer looks.Close()
+	require.NoError(t, unix.Flock(int(looks.Fd()), unix.LOCK_SH|unix.LOCK_NB))
+	started := make(chan error, 1)
+	go func() { started <- b.Start(t.Context(), r.ID, planOfNothing) }()
+	select {
+	case err := <-started:
+		require.Fail(t, "it was not waited for", "%v", err)
+	case <-time.After(200 * time.Millisecond): // longer than anybody looks
+	}
+	require.Nil(t, b.running(r.ID), "it holds up no other builds")
+	require.NoError(t, looks.Close())
+	require.NoError(t, <-started)
+	_, err = b.Wait(t.Context(), r.ID)
+	require.NoError(t, err)
+	require.ErrorIs(t, b.Start(t.Context(), r.ID, planOfNothing), ErrStarted)
+}
+
+// However many start it, a build runs once.
+func TestABuildIsStartedOnce(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	for i := range 20 {
+		r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: fmt.Sprintf("t%d", i)})
+		require.NoError(t, err)
+		started := make(chan error, 8)
+		for range cap(started) {
+			go func() { started <- b.Start(t.Context(), r.ID, planOfNothing) }()
+		}
+		once := 0
+		for range cap(started) {
+			if err := <-started; err == nil {
+				once++
+			} else {
+				require.ErrorIs(t, err, ErrStarted)
+			}
+		}
+		require.Equal(t, 1, once)
+		_, err = b.Wait(t.Context(), r.ID)
+		require.NoError(t, err)
+	}
 }
 
 func TestARequestThatNobodyStartsGivesItsNameUp(t *testing.T) {

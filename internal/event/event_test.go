@@ -293,7 +293,11 @@ func TestReceiversThatFail(t *testing.T) {
 		"not even HTTP": {notHTTP, 0, "no HTTP"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, options{timeout: 300 * time.Millisecond, backoff: func(n int) (time.Duration, bool) { return time.Millisecond, n < 2 }})
+			timeout := patience
+			if test.answer == nil {
+				timeout = 300 * time.Millisecond
+			}
+			w := newWorld(t, options{timeout: timeout, backoff: func(n int) (time.Duration, bool) { return time.Millisecond, n < 2 }})
 			r := newHangingReceiver(t)
 			if test.answer != nil {
 				r.set(test.answer)
@@ -371,7 +375,8 @@ func TestEndlessAnswerCountsAndIsCutOff(t *testing.T) {
 }
 
 func TestFailedDeliveryIsTriedAgainWithTheSameID(t *testing.T) {
-	w, r := newWorld(t, options{}), newReceiver(t, code(503))
+	w := newWorld(t, options{backoff: func(int) (time.Duration, bool) { return 10 * time.Millisecond, true }})
+	r := newReceiver(t, code(503))
 	hook := w.webhook(r.URL)
 	w.record(sandbox.EventCreated, "i1")
 	eventually(t, "two attempts", func() bool { return len(r.requests()) >= 2 })

@@ -141,7 +141,7 @@ func TestNothingIsLeft(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for now := residue(t); now.exceeds(before); now = residue(t) {
 		require.True(t, time.Now().Before(deadline), "before: %+v, now: %+v", before, now)
 		runtime.Gosched()

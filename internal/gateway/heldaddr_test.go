@@ -41,11 +41,11 @@ func TestRecheckLooksAtTheAddressThatAHeldNameLedTo(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			i := newInternet(t)
 			i.name("a.example", "203.0.113.5")
-			ended := make(chan struct{})
+			ended := make(chan struct{}, 8) // connections to the address that have ended
 			i.serve("203.0.113.5:80", func(conn net.Conn) {
 				webServer(conn)
 				_, _ = io.Copy(io.Discard, conn)
-				close(ended)
+				ended <- struct{}{}
 			})
 			p := &approves{look: look, closed: netip.MustParseAddr("203.0.113.5")}
 			n := i.network(p, withInterceptor(t))

@@ -14,7 +14,7 @@ func TestNobodyWaitsForTheHostsAddressesToBeReadAgain(t *testing.T) {
 	require.False(t, h.own(other))
 
 	aged := *h.last.Load()
-	aged.at = time.Now().Add(-hostAddressesAge - time.Second)
+	aged.at = time.Now().Add(-hostAddressesAge - time.Millisecond)
 	h.last.Store(&aged)
 	h.reading.Lock() // as a reader that takes long
 	require.True(t, h.own(loopback))

@@ -127,7 +127,7 @@ func TestHeldConnectionEndsWithItsClientAndOnlySoManyAreHeld(t *testing.T) {
 		require.NoError(t, err)
 		held = append(held, conn)
 	}
-	require.Eventually(t, func() bool { return n.Stats().Held == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return n.Stats().Held == 2 }, 20*time.Second, time.Millisecond)
 	conn, err := connect(t, n, "slow.example", "22")
 	require.NoError(t, err)
 	_, err = sendAndRead(t, conn, "x")
@@ -143,7 +143,7 @@ func TestHeldConnectionEndsWithItsClientAndOnlySoManyAreHeld(t *testing.T) {
 	for _, conn := range held {
 		require.NoError(t, conn.Close())
 	}
-	require.Eventually(t, func() bool { return p.waits() == 0 && n.Stats().Held == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.waits() == 0 && n.Stats().Held == 0 }, 20*time.Second, time.Millisecond)
 }
 
 func TestServerThatSpeaksFirstIsReachedAfterAMoment(t *testing.T) {
@@ -176,7 +176,7 @@ func TestClientThatWaitsIsLookedAtWhenItSpeaks(t *testing.T) {
 	n := i.network(&rules{allow: []string{"allowed.example"}, opaque: true, silent: true})
 	conn, err := connect(t, n, "allowed.example", "8443")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(i.wasDialled()) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(i.wasDialled()) == 1 }, 20*time.Second, time.Millisecond)
 	_, err = overTLS(conn, &tls.Config{}, "evil.example")
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }

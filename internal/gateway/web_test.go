@@ -202,9 +202,9 @@ func TestHeldRequestEndsWithItsClient(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: asked.example\r\nContent-Length: 10000000\r\n\r\nbegin")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return p.waits() == 1 && n.Stats().Held == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.waits() == 1 && n.Stats().Held == 1 }, 20*time.Second, time.Millisecond)
 	require.NoError(t, conn.Close())
-	require.Eventually(t, func() bool { return p.waits() == 0 && n.Stats().Held == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.waits() == 0 && n.Stats().Held == 0 }, 20*time.Second, time.Millisecond)
 }
 
 func TestProgramThatDoesNotTrustTheAuthorityIsReported(t *testing.T) {

@@ -83,6 +83,39 @@ func TestRulesThatChangeDecideWhatWaits(t *testing.T) {
 	}
 }
 
+// Of several who wait for the same, one alone may see that rules decided it for a moment and
+// withdraw it. The others did not hear of it: they ask again.
+func TestWhatRulesDecidedForAMomentIsAskedAgain(t *testing.T) {
+	d := realDesk(t)
+	w := newWorld(t, d, says(policy.Exec, policy.Ask))
+	done := make(chan error, 1)
+	go func() {
+		done <- w.Admit(context.Background(), sandbox.Info{ID: "i1", KeyID: "k1"}, policy.Action{Kind: policy.Exec, Command: "ls", User: "user"})
+	}()
+	pending := func(but string) (h approval.Hold) {
+		require.Eventually(t, func() bool {
+			all, err := d.List(context.Background(), approval.Filter{States: []approval.State{approval.Pending}})
+			require.NoError(t, err)
+			if len(all) == 1 && all[0].ID != but && all[0].Waiting == 1 {
+				h = all[0]
+			}
+			return h.ID != ""
+		}, 20*time.Second, time.Millisecond)
+		return h
+	}
+	first := pending("")
+	_, err := d.Withdraw(t.Context(), first.ID)
+	require.NoError(t, err)
+	second := pending(first.ID)
+	require.Equal(t, first.Hash, second.Hash)
+
+	w.Forget("i1")
+	require.ErrorContains(t, <-done, "nobody wanted it any more", "of a sandbox that has ended nothing is asked again")
+	all, err := d.List(t.Context(), approval.Filter{})
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+}
+
 // late answers after the rules have changed.
 type late struct {
 	desk

@@ -116,7 +116,10 @@ func (g *Guard) askPerson(ctx context.Context, s policy.Subject, a policy.Action
 		if now = judge(); decides(now) {
 			break
 		}
-		if !errors.Is(err, context.Canceled) { // else they decided it for a moment only
+		// Else they decided it for a moment only, which this one saw, or another who waited
+		// for the same and has withdrawn it.
+		withdrawn := hold.State == approval.Withdrawn && !g.ended.has(s.SandboxID)
+		if !errors.Is(err, context.Canceled) && !withdrawn {
 			return hold, v, err
 		}
 	}

@@ -134,7 +134,7 @@ func requireFailed(t *testing.T, w *sandboxtest.World, why string) {
 
 func TestAgentThatNeverAnswers(t *testing.T) {
 	w := sandboxtest.New(t, sandboxtest.BrokenAgent("mute"))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, err := w.Manager.Create(ctx, sandbox.CreateRequest{Template: sandboxtest.Cold, Timeout: time.Minute})
 	require.ErrorIs(t, err, context.DeadlineExceeded)

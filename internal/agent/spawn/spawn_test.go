@@ -63,7 +63,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Start("/no/such/program", []string{"x"}, &syscall.ProcAttr{})
 	require.ErrorIs(t, err, syscall.ENOENT)
-	require.Eventually(t, func() bool { return zombies(t) == 0 }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return zombies(t) == 0 }, 20*time.Second, 5*time.Millisecond)
 }
 
 // zombies counts the ended children that nobody has waited for.

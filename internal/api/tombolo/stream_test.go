@@ -31,7 +31,7 @@ type event struct{ kind, id, text string }
 
 func (w *world) open(who, last string) *sse {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	w.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, "GET", w.server.URL+tombolo.Prefix+"/approvals/stream", nil)
 	require.NoError(w.t, err)
@@ -129,10 +129,6 @@ func TestStreamGoesOnWhereItWas(t *testing.T) {
 	again := w.open("ann", last.id)
 	e, ok := again.next()
 	require.True(t, ok)
-	for strings.Contains(e.text, `"state":"pending"`) && strings.Contains(e.text, first.ID) { // told twice at most
-		e, ok = again.next()
-		require.True(t, ok)
-	}
 	require.Contains(t, e.text, `"state":"denied"`, "the first it hears is what it missed: %v", e)
 	again.hold(second.ID, approval.Pending)
 
