@@ -143,7 +143,7 @@ type Request struct {
 	Alias string   // name of the template; empty makes one without
 	Tags  []string // empty is the default tag
 	// CPUs and MemoryBytes of the template's sandboxes, 0 for the defaults;
-	// DiskBytes is what they may write.
+	// DiskBytes is what they may write, 0 for DefaultDiskOf the quota.
 	CPUs                   int
 	MemoryBytes, DiskBytes int64
 	// Quota is the key's.
@@ -163,6 +163,15 @@ const (
 	memoryMultiple = 2 << 20
 )
 
+// DefaultDiskOf is DefaultDisk, or less where a quota lets a sandbox have less: nobody
+// asked for the default.
+func DefaultDiskOf(q sandbox.Quota) int64 {
+	if q.DiskBytes > 0 {
+		return max(MinDisk, min(DefaultDisk, q.DiskBytes))
+	}
+	return DefaultDisk
+}
+
 func (r *Request) check() error {
 	if r.CPUs == 0 {
 		r.CPUs = defaultCPUs
@@ -171,7 +180,7 @@ func (r *Request) check() error {
 		r.MemoryBytes = defaultMemory
 	}
 	if r.DiskBytes == 0 {
-		r.DiskBytes = DefaultDisk
+		r.DiskBytes = DefaultDiskOf(r.Quota)
 	}
 	switch {
 	case r.CPUs < 1 || r.CPUs > MaxCPUs:

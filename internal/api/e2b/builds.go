@@ -84,7 +84,7 @@ func (a *api) newBuild(r *http.Request, k store.Key, body buildRequest) (wireBui
 	}
 	disk := body.MinFreeDiskMB << 20
 	if disk > 0 { // it says the least
-		disk = max(disk, build.DefaultDisk)
+		disk = max(disk, build.DefaultDiskOf(sandbox.QuotaOf(k)))
 	}
 	b, err := a.builds.Request(r.Context(), build.Request{
 		KeyID: k.ID, Alias: alias, Tags: tags, Quota: sandbox.QuotaOf(k),
@@ -205,20 +205,24 @@ func (a *api) upload(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength > build.MaxUpload {
 		return failure(http.StatusRequestEntityTooLarge, "%s", build.ErrTooLarge)
 	}
-	err = a.builds.Upload(r.Context(), keyID, hash, r.Body)
+	if err := a.builds.Upload(r.Context(), keyID, hash, r.Body); err != nil {
+		return uploadFailure(err)
+	}
+	w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// uploadFailure puts the errors of uploads into the dialect's.
+func uploadFailure(err error) error {
 	if errors.Is(err, build.ErrTooLarge) {
-		return failure(http.StatusRequestEntityTooLarge, "%s", err)
+		return failure(http.StatusRequestEntityTooLarge, "%s", build.ErrTooLarge)
 	}
 	for _, full := range []error{build.ErrFull, build.ErrUploads} {
 		if errors.Is(err, full) {
 			return failure(http.StatusInsufficientStorage, "%s", full)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusOK)
-	return nil
+	return err
 }
 
 // buildStart is the body that starts a build.
@@ -453,8 +457,8 @@ func (a *api) requestDockerfileBuild(w http.ResponseWriter, r *http.Request, k s
 	if err != nil {
 		return invalid("%s", err)
 	}
-	if err := a.builds.UploadAll(r.Context(), k.ID, read.Uploads); err != nil { // of heredocs
-		return err
+	if err := a.builds.UploadAll(r.Context(), k.ID, read.Uploads); err != nil {
+		return uploadFailure(err)
 	}
 	plan := read.Plan
 	if body.StartCmd != "" || body.ReadyCmd != "" {

@@ -48,6 +48,7 @@ type world struct {
 	core    *core
 	secrets map[string]string // by name of key
 	vault   *secret.Vault
+	data    string // the folder that builds work in
 }
 
 var start = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
@@ -83,7 +84,8 @@ func newWorld(t testing.TB) *world {
 		Network: sandbox.NetworkOptions{PrivateTraffic: true, MaskRequestHost: "localhost:${PORT}"}, TrafficToken: "traffic-of-i0005",
 	})
 	log := slog.New(slog.DiscardHandler)
-	builds, err := build.New(t.Context(), build.Config{DataDir: t.TempDir(), Store: s, Log: log})
+	w.data = t.TempDir()
+	builds, err := build.New(t.Context(), build.Config{DataDir: w.data, Store: s, Log: log})
 	require.NoError(t, err)
 	t.Cleanup(builds.Close)
 	addBuilds(t, s)
