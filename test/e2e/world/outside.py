@@ -83,7 +83,7 @@ class World:
 
     def start(self):
         threading.Thread(target=self._live, daemon=True).start()
-        self._ready.wait(20)
+        self._ready.wait(60)
         if self._failed or not self._ready.is_set():
             raise RuntimeError("the world does not start") from self._failed
         link.join_world()

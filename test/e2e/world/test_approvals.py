@@ -190,7 +190,7 @@ def test_the_key_that_asks_cannot_answer(asking, owner, world, later, server):
 
 
 def test_code_inside_sees_why_it_waits_and_proposes_and_cannot_approve(asking, owner, world, later):
-    call = later(fetch, asking, "http://inside.ask.example/")
+    call = later(fetch, asking, "http://inside.ask.example/", "-m", "35")
     hold = owner.asked(asking, "inside.ask")
     asks = "curl -sS -m 10 -H 'Accept: application/json' http://tombolo.internal/holds"
     assert hold["id"] in shell(asking, asks)
@@ -239,7 +239,7 @@ def test_another_command_is_another_question(asking, owner, later):
 
 
 def test_who_goes_away_asks_no_more(asking, owner, world):
-    shell(asking, "curl -sS -m 1 http://gone.ask.example/")
+    shell(asking, "curl -sS -m 4 http://gone.ask.example/")
     hold = next(h for state in ("pending", "withdrawn", "expired") for h in owner.holds(asking, state) if "gone.ask" in str(h))
     assert eventually(lambda: owner.hold(hold)["waiting"] == 0, 10, "nobody waits") is True
 

@@ -71,7 +71,7 @@ def test_no_internet_but_what_is_allowed(new_box, world):
 
 
 def test_datagrams_go_by_address(changeable, world):
-    ask = ("import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); "
+    ask = ("import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); "
            "s.sendto(b'hi', (sys.argv[1], 7)); print(s.recv(9))")
     changeable.update_network({"allow_out": [GOOD, "evil.example"], "deny_out": [ALL_TRAFFIC]})
     assert python(changeable, ask, GOOD) == "b'hi'\n"
