@@ -60,27 +60,38 @@ func (n *Network) answerLater(conn *gonet.UDPConn, from net.Addr, question []byt
 		n.counters.overLimit.Add(1)
 		return
 	}
+	query, ok := parseQuery(question)
+	if !ok {
+		return
+	}
+	if silent(query) { // programs ask for AAAA beside A: that waits for nothing
+		n.answerTo(conn, from, query)
+		return
+	}
 	select {
 	case n.dnsSlots <- struct{}{}:
 	default:
 		n.counters.overLimit.Add(1)
 		return
 	}
-	query, ok := parseQuery(question)
-	if !ok || !n.begin() {
+	if !n.begin() {
 		<-n.dnsSlots
 		return
 	}
 	go func() {
 		defer n.working.Done()
 		defer func() { <-n.dnsSlots }()
-		defer n.guard("DNS question")
-		answer := n.answer(query)
-		answer.Truncate(udpAnswerSize(query))
-		if packed, err := answer.Pack(); err == nil {
-			_, _ = conn.WriteTo(packed, from) // lost like any datagram
-		}
+		n.answerTo(conn, from, query)
 	}()
+}
+
+func (n *Network) answerTo(conn *gonet.UDPConn, from net.Addr, query *dns.Msg) {
+	defer n.guard("DNS question")
+	answer := n.answer(query)
+	answer.Truncate(udpAnswerSize(query))
+	if packed, err := answer.Pack(); err == nil {
+		_, _ = conn.WriteTo(packed, from) // lost like any datagram
+	}
 }
 
 // parseQuery reads one message. It reports false for what deserves no answer.

@@ -67,7 +67,7 @@ func zone(t *testing.T, records ...string) dns.HandlerFunc {
 }
 
 func withResolvers(servers ...netip.AddrPort) func(*gateway.Config) {
-	return func(c *gateway.Config) { c.Resolvers = servers }
+	return func(c *gateway.Config) { c.Resolvers = gateway.NewResolvers(servers...) }
 }
 
 func ask(t testing.TB, n *gateway.Network, network, name string, kind uint16) *dns.Msg {
@@ -131,6 +131,47 @@ func TestNamesAreAnsweredWithoutRefusedAddresses(t *testing.T) {
 	explained := ask(t, n, "udp", "private.example.", dns.TypeA).IsEdns0().Option
 	require.Len(t, explained, 1)
 	require.Contains(t, explained[0].String(), "link-local")
+}
+
+// Programs ask for AAAA beside A: there are none, so that waits neither for name servers nor
+// for other questions, and is no event for the policy.
+func TestQuestionsForIPv6WaitForNothing(t *testing.T) {
+	asked, ended := make(chan uint16, 10), make(chan struct{})
+	judged := make(chan gateway.Request, 10)
+	n := newNetwork(t, withPolicy(telling{judged}), withResolvers(upstream(t, func(w dns.ResponseWriter, query *dns.Msg) {
+		asked <- query.Question[0].Qtype
+		<-ended
+	})), func(c *gateway.Config) { c.Limits.DNSInFlight = 1 })
+	t.Cleanup(func() { close(ended) })
+	conn, err := dialFromInside(t, n, "udp", "10.0.0.1:53")
+	require.NoError(t, err)
+	query := new(dns.Msg)
+	query.SetQuestion("a.example.", dns.TypeA)
+	require.NoError(t, (&dns.Conn{Conn: conn}).WriteMsg(query))
+	require.Equal(t, dns.TypeA, <-asked)
+	require.False(t, (<-judged).Silent)
+
+	for _, kind := range []uint16{dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB} {
+		got := ask(t, n, "udp", "a.example.", kind)
+		require.Equal(t, dns.RcodeSuccess, got.Rcode)
+		require.Empty(t, got.Answer)
+		r := <-judged
+		require.Equal(t, "a.example", r.Name)
+		require.True(t, r.Silent, dns.TypeToString[kind])
+	}
+	for len(asked) > 0 { // again, on a machine that stands still for seconds
+		require.Equal(t, dns.TypeA, <-asked)
+	}
+}
+
+// telling allows everything, and tells of the questions for names.
+type telling struct{ judged chan gateway.Request }
+
+func (p telling) Decide(_ context.Context, r gateway.Request) gateway.Decision {
+	if r.Protocol == gateway.DNS {
+		p.judged <- r
+	}
+	return gateway.Decision{Verdict: gateway.Allow}
 }
 
 func TestTheCaseOfLettersIsNotSentOut(t *testing.T) {

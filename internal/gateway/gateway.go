@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,9 +42,9 @@ type Config struct {
 	// Dir is the sandbox's own folder; it must exist. The namespace is
 	// bind-mounted at Dir/netns.
 	Dir string
-	// Resolvers answer names. Empty takes the host's /etc/resolv.conf and
-	// follows its changes.
-	Resolvers []netip.AddrPort
+	// Resolvers answer names. Nil is the host's, for this network alone. Whoever made them
+	// closes them.
+	Resolvers *Resolvers
 	// Policy judges connections out and names. Nil is a new [Public].
 	Policy Policy
 	// Interceptor carries connections that the policy wants to see into. Without one,
@@ -72,7 +71,8 @@ type Network struct {
 	dir       string
 	log       *slog.Logger
 	limits    Limits
-	resolvers *resolvers
+	resolvers *Resolvers
+	closeOwn  func() // resolvers that are this network's alone
 	answers   *answerCache
 	policy    atomic.Pointer[policyBox]
 	events    *events
@@ -187,7 +187,8 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		dir:       cfg.Dir,
 		log:       cfg.Log,
 		limits:    limits,
-		resolvers: newResolvers(cfg.Resolvers),
+		resolvers: cfg.Resolvers,
+		closeOwn:  func() {},
 		answers:   newAnswerCache(),
 		events:    &events{notify: cfg.OnDecision},
 		names:     newNameCache(limits.Names),
@@ -207,6 +208,10 @@ func newNetwork(cfg Config, ns *namespace) *Network {
 		open:      map[closer]struct{}{},
 		allowed:   map[closer]judged{},
 		stopTimer: func() {},
+	}
+	if n.resolvers == nil {
+		n.resolvers = NewResolvers()
+		n.closeOwn = n.resolvers.Close
 	}
 	n.SetLimits(limits)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -296,6 +301,7 @@ func (n *Network) tearDown(how ending) error {
 		n.stack.Wait()
 	}
 	n.working.Wait()
+	n.closeOwn()
 	n.events.wait()
 	return errors.Join(errs...)
 }

@@ -219,7 +219,7 @@ func TestStandInsOutliveTheProcessAndAPause(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, n.Detach())
 
-	n, err = gateway.Adopt(context.Background(), gateway.Config{Dir: dir, Policy: p, Resolvers: []netip.AddrPort{i.resolver}})
+	n, err = gateway.Adopt(context.Background(), gateway.Config{Dir: dir, Policy: p, Resolvers: gateway.NewResolvers(i.resolver)})
 	require.NoError(t, err)
 	b, err := lookUp(t, n, "b.example")
 	require.NoError(t, err)

@@ -55,6 +55,11 @@ type Request struct {
 	// it is no event.
 	Again bool
 
+	// Silent, of DNS: the question is for records that are answered as if there were none, as
+	// IPv6 addresses are. Nothing of it is sent anywhere, so it is no event; programs ask
+	// for them beside others.
+	Silent bool
+
 	// Unproven, of TLS: Name is what the client says, and whether it leads to Destination
 	// is not known (see Decision.TLSOnly).
 	Unproven bool

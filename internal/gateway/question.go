@@ -32,7 +32,7 @@ func (n *Network) answer(query *dns.Msg) *dns.Msg {
 	if n.answerOurs(name, question, answer) {
 		return answer
 	}
-	switch d := n.decide(n.ctx, Request{Protocol: DNS, Name: name}); {
+	switch d := n.decide(n.ctx, Request{Protocol: DNS, Name: name, Silent: silent(query)}); {
 	case d.Allowed():
 		n.answerByServers(name, query, answer)
 	case d.Verdict == Later, d.Verdict == Deny && d.Readable:
@@ -146,6 +146,11 @@ func checkQuery(query *dns.Msg) int {
 // as hints and keys that would hide the name of a TLS connection.
 func hidden(recordType uint16) bool {
 	return recordType == dns.TypeAAAA || recordType == dns.TypeHTTPS || recordType == dns.TypeSVCB
+}
+
+// silent tells whether a query is for hidden records alone: then no name server is asked.
+func silent(query *dns.Msg) bool {
+	return len(query.Question) == 1 && hidden(query.Question[0].Qtype)
 }
 
 // filter leaves out the records a sandbox should not see, among them addresses

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -30,9 +31,23 @@ const (
 	maxResolvers  = 3               // as in resolv.conf(5)
 )
 
-// resolvers are the name servers asked, either given or those of the host.
-type resolvers struct {
-	fixed bool
+// What all networks with the same Resolvers may ask together: clouds drop what is more than
+// some 1000 datagrams a second of a machine, and each socket is an entry in the tables of
+// firewalls on the way. More waits for its turn. The limit of a network (Limits.Questions)
+// comes before it.
+const (
+	upstreamRate  = 800 // a second
+	upstreamBurst = 200 // at once
+	maxAsking     = 256 // that wait for an answer
+)
+
+// Resolvers are the name servers asked, either given or those of the host. One is for all
+// networks of a process. Safe for concurrent use.
+type Resolvers struct {
+	fixed   bool
+	rate    *rate.Limiter
+	asking  chan struct{}
+	sockets sockets
 
 	mu      sync.Mutex
 	servers []netip.AddrPort
@@ -40,12 +55,20 @@ type resolvers struct {
 	version fs.FileInfo // of resolvConf
 }
 
-func newResolvers(given []netip.AddrPort) *resolvers {
-	return &resolvers{fixed: len(given) > 0, servers: given}
+// NewResolvers asks the given servers; none takes the host's /etc/resolv.conf and follows
+// its changes.
+func NewResolvers(given ...netip.AddrPort) *Resolvers {
+	return &Resolvers{
+		fixed: len(given) > 0, servers: given,
+		rate: rate.NewLimiter(upstreamRate, upstreamBurst), asking: make(chan struct{}, maxAsking),
+	}
 }
 
+// Close closes the sockets that are kept. Asked again, it opens others.
+func (r *Resolvers) Close() { r.sockets.close() }
+
 // ask sends a question to one server after the other until one answers.
-func (r *resolvers) ask(ctx context.Context, question dns.Question, dnssec bool) (*dns.Msg, error) {
+func (r *Resolvers) ask(ctx context.Context, question dns.Question, dnssec bool) (*dns.Msg, error) {
 	servers, err := r.current()
 	if err != nil {
 		return nil, err
@@ -58,7 +81,7 @@ func (r *resolvers) ask(ctx context.Context, question dns.Question, dnssec bool)
 	var last error
 	for range upstreamRounds {
 		for _, server := range servers {
-			answer, err := askServer(ctx, server, query)
+			answer, err := r.askServer(ctx, server, query)
 			if err == nil {
 				return answer, nil
 			}
@@ -71,10 +94,10 @@ func (r *resolvers) ask(ctx context.Context, question dns.Question, dnssec bool)
 	return nil, last
 }
 
-func askServer(ctx context.Context, server netip.AddrPort, query *dns.Msg) (*dns.Msg, error) {
-	answer, err := exchange(ctx, "udp", server, query)
+func (r *Resolvers) askServer(ctx context.Context, server netip.AddrPort, query *dns.Msg) (*dns.Msg, error) {
+	answer, err := r.exchange(ctx, "udp", server, query)
 	if err == nil && answer.Truncated {
-		answer, err = exchange(ctx, "tcp", server, query)
+		answer, err = r.exchange(ctx, "tcp", server, query)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask name server %s: %w", server, err)
@@ -85,9 +108,25 @@ func askServer(ctx context.Context, server netip.AddrPort, query *dns.Msg) (*dns
 	return answer, nil
 }
 
-func exchange(ctx context.Context, network string, server netip.AddrPort, query *dns.Msg) (*dns.Msg, error) {
-	client := dns.Client{Net: network, Timeout: upstreamTimeout, UDPSize: upstreamSize}
-	answer, _, err := client.ExchangeContext(ctx, query, server.String())
+// exchange waits for its turn, asks one server and waits for its answer.
+func (r *Resolvers) exchange(ctx context.Context, network string, server netip.AddrPort, query *dns.Msg) (answer *dns.Msg, err error) {
+	if err := r.rate.Wait(ctx); err != nil {
+		return nil, fmt.Errorf("too many questions for names: %w", err)
+	}
+	select {
+	case r.asking <- struct{}{}:
+		defer func() { <-r.asking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, upstreamTimeout)
+	defer cancel()
+	if network == "udp" {
+		answer, err = r.sockets.exchange(ctx, server, query)
+	} else {
+		client := dns.Client{Net: network, Timeout: upstreamTimeout}
+		answer, _, err = client.ExchangeContext(ctx, query, server.String())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +146,7 @@ func answersQuestion(answer *dns.Msg, question dns.Question) bool {
 
 // current returns the servers to ask, read again when the file changed. While
 // the file cannot be read those known before are used.
-func (r *resolvers) current() ([]netip.AddrPort, error) {
+func (r *Resolvers) current() ([]netip.AddrPort, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.fixed && time.Since(r.checked) > resolvConfAge {
@@ -119,7 +158,7 @@ func (r *resolvers) current() ([]netip.AddrPort, error) {
 	return r.servers, nil
 }
 
-func (r *resolvers) reread() {
+func (r *Resolvers) reread() {
 	r.checked = time.Now()
 	version, err := os.Stat(resolvConf)
 	if err != nil || sameVersion(version, r.version) {

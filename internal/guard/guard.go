@@ -77,9 +77,10 @@ type Config struct {
 
 // Guard decides. Safe for concurrent use.
 type Guard struct {
-	config Config
-	public *gateway.Public
-	book   policy.Book
+	config    Config
+	public    *gateway.Public
+	resolvers *gateway.Resolvers // of all networks
+	book      policy.Book
 	// opened says what of addresses that are not public may be reached: it denies all but what
 	// rules of the server allow that name such addresses.
 	opened atomic.Pointer[policy.Compiled]
@@ -97,7 +98,7 @@ func New(ctx context.Context, c Config) (*Guard, error) {
 		c.DigestKey = make([]byte, sha256.Size)
 		rand.Read(c.DigestKey) // never fails
 	}
-	g := &Guard{config: c, public: gateway.NewPublic(), networks: map[*Network]struct{}{}, narrow: map[string]*narrow{}, changed: make(chan struct{})}
+	g := &Guard{config: c, public: gateway.NewPublic(), resolvers: gateway.NewResolvers(), networks: map[*Network]struct{}{}, narrow: map[string]*narrow{}, changed: make(chan struct{})}
 	return g, g.Reload(ctx)
 }
 

@@ -93,6 +93,31 @@ func onlyExample() policy.Table {
 	}
 }
 
+// A question that no name server is asked is judged as any other, and nobody is told of it.
+func TestQuestionsThatGoNowhereAreNoEvents(t *testing.T) {
+	for _, row := range []struct {
+		why     string
+		tables  []policy.Table
+		options sandbox.NetworkOptions
+		name    string
+	}{
+		{"allowed", nil, sandbox.NetworkOptions{}, "example.com"},
+		{"denied by a rule", []policy.Table{onlyExample()}, sandbox.NetworkOptions{}, "data.evil.com"},
+		{"without a network", nil, sandbox.NetworkOptions{DenyInternet: true}, "example.com"},
+	} {
+		w := newWorld(t, nil, row.tables...)
+		w.own(row.options)
+		r := gateway.Request{Protocol: gateway.DNS, Name: row.name, Silent: true}
+		got := w.policy.Decide(t.Context(), r)
+		require.Empty(t, w.records.all, row.why)
+		require.Empty(t, w.logged, row.why)
+		r.Silent = false
+		want := w.policy.Decide(t.Context(), r)
+		require.Len(t, w.records.all, 1, row.why)
+		require.Equal(t, []any{want.Verdict, want.Readable, want.Reason}, []any{got.Verdict, got.Readable, got.Reason}, row.why)
+	}
+}
+
 func TestDecisions(t *testing.T) {
 	denyAll := sandbox.NetworkOptions{DenyInternet: true}
 	name := sandbox.NetworkOptions{AllowOut: []string{"example.com"}, DenyOut: []string{"0.0.0.0/0"}}

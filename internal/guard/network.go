@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -37,7 +38,7 @@ type Network struct {
 func (g *Guard) OpenNetwork(ctx context.Context, c sandbox.NetworkConfig) (*Network, error) {
 	n := &Network{guard: g, owner: c.Owner, closed: make(chan struct{})}
 	config := gateway.Config{
-		Dir: c.Dir, Log: g.config.Log, Policy: judge{n}, Interceptor: g.config.Interceptor,
+		Dir: c.Dir, Log: g.config.Log, Policy: judge{n}, Interceptor: g.config.Interceptor, Resolvers: g.resolvers,
 	}
 	if g.config.Inside != nil {
 		config.Inside = g.config.Inside(n)
@@ -286,16 +287,22 @@ func (n judge) name(st *standing, r gateway.Request) gateway.Decision {
 	}
 	if st.owner.Network.DenyInternet && len(st.owner.Network.AllowOut) == 0 {
 		d := gateway.DenyAll{}.Decide(context.Background(), r)
-		n.note(st, r, a, outcome{verdict: policy.Verdict{Decision: policy.Deny, Rule: policy.NetworkRule}, reason: d.Reason})
+		if !r.Silent {
+			n.note(st, r, a, outcome{verdict: policy.Verdict{Decision: policy.Deny, Rule: policy.NetworkRule}, reason: d.Reason})
+		}
 		return d
 	}
 	v := n.set(st).JudgeName(r.Name)
 	switch {
 	case slices.Contains(v.Possible, policy.Allow):
-		n.note(st, r, a, outcome{allowed: true, verdict: v})
+		if !r.Silent {
+			n.note(st, r, a, outcome{allowed: true, verdict: v})
+		}
 		return gateway.Decision{Verdict: gateway.Allow, Reason: "the name may be asked for"}
 	case slices.Contains(v.Possible, policy.Ask):
 		return gateway.Decision{Verdict: gateway.Later, Reason: v.Reason, Rule: v.Rule}
+	case r.Silent:
+		return gateway.Decision{Reason: cmp.Or(v.Reason, deniedByRule), Rule: v.Rule, Readable: true}
 	}
 	return n.refuse(st, r, a, outcome{verdict: v, reason: v.Reason, id: newID()})
 }
@@ -540,11 +547,12 @@ func (n judge) allow(st *standing, r gateway.Request, a policy.Action, o outcome
 	return gateway.Decision{Verdict: gateway.Allow, Reason: reason, Rule: o.verdict.Rule, ID: o.id}
 }
 
+// deniedByRule is the reason of a refusal where the rule has none.
+const deniedByRule = "a rule denies it"
+
 // refuse tells everybody who should know.
 func (n judge) refuse(st *standing, r gateway.Request, a policy.Action, o outcome) gateway.Decision {
-	if o.reason == "" {
-		o.reason = "a rule denies it"
-	}
+	o.reason = cmp.Or(o.reason, deniedByRule)
 	n.note(st, r, a, o)
 	return n.tellRefusal(st, a, o)
 }
