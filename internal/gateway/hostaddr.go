@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"sync"
@@ -15,17 +16,21 @@ const (
 	// hostAddressesAge is how long a reading of the host's addresses is used before
 	// they are read again, beside what goes on.
 	hostAddressesAge = 2 * time.Second
-	// hostAddressesMost is how old a reading may be: nobody asked for as long, and who
-	// asks now waits.
+	// hostAddressesMost is how old a reading may be where nobody follows the changes: who
+	// asks then waits.
 	hostAddressesMost = 5 * time.Second
+	// followAgain is how long after its end changes are followed again: the kernel had more
+	// of them than fit, or tells nobody.
+	followAgain = time.Second
 )
 
 // hostAddresses knows what the host takes for itself: the kernel's table of
 // local addresses, which holds those of interfaces, their broadcast addresses
 // and local ranges without an interface.
 type hostAddresses struct {
-	last    atomic.Pointer[hostTable] // nil before the first
-	reading sync.Mutex
+	last     atomic.Pointer[hostTable] // nil before the first
+	reading  sync.Mutex
+	followed atomic.Bool // a change is read when it happens
 }
 
 // hostTable is one reading.
@@ -53,7 +58,7 @@ func (h *hostAddresses) own(addr netip.Addr) bool {
 // while there is one that will do.
 func (h *hostAddresses) table() *hostTable {
 	table := h.last.Load()
-	if table == nil || table.olderThan(hostAddressesMost) {
+	if table == nil || !h.followed.Load() && table.olderThan(hostAddressesMost) {
 		h.reading.Lock()
 		defer h.reading.Unlock()
 		return h.read(hostAddressesMost)
@@ -65,6 +70,43 @@ func (h *hostAddresses) table() *hostTable {
 		}()
 	}
 	return table
+}
+
+// follow reads the addresses when they change, until ctx ends.
+func (h *hostAddresses) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		h.followOnce(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(followAgain):
+		}
+	}
+}
+
+// followOnce returns when the kernel tells of no more changes.
+func (h *hostAddresses) followOnce(ctx context.Context) {
+	changes := make(chan netlink.RouteUpdate, 64)
+	if netlink.RouteSubscribe(changes, ctx.Done()) != nil {
+		return
+	}
+	h.reread()
+	h.followed.Store(true)
+	defer h.followed.Store(false)
+	for change := range changes {
+		if change.Table != unix.RT_TABLE_LOCAL {
+			continue
+		}
+		for len(changes) > 0 {
+			<-changes // as an interface comes, several do
+		}
+		h.reread()
+	}
+}
+
+func (h *hostAddresses) reread() {
+	h.reading.Lock()
+	defer h.reading.Unlock()
+	h.read(0)
 }
 
 func (t *hostTable) olderThan(age time.Duration) bool { return time.Since(t.at) > age }

@@ -17,6 +17,10 @@ type Public struct {
 // NewPublic returns the policy for this host.
 func NewPublic() *Public { return &Public{host: &hostAddresses{}} }
 
+// Follow has the host's own addresses read when they change, until ctx ends. Without, a
+// judgement waits for them when there was none for some seconds.
+func (p *Public) Follow(ctx context.Context) { go p.host.follow(ctx) }
+
 // Decide judges by the address alone.
 func (p *Public) Decide(_ context.Context, r Request) Decision {
 	if r.Protocol == DNS {

@@ -87,6 +87,7 @@ type Guard struct {
 
 	mu       sync.Mutex
 	networks map[*Network]struct{}
+	unfollow func()             // while there are networks, the host's addresses are followed
 	narrow   map[string]*narrow // of sandboxes, by id
 	ended    hashes             // the latest sandboxes that have
 	changed  chan struct{}      // closed when rules change, and replaced
@@ -98,7 +99,7 @@ func New(ctx context.Context, c Config) (*Guard, error) {
 		c.DigestKey = make([]byte, sha256.Size)
 		rand.Read(c.DigestKey) // never fails
 	}
-	g := &Guard{config: c, public: gateway.NewPublic(), resolvers: gateway.NewResolvers(), networks: map[*Network]struct{}{}, narrow: map[string]*narrow{}, changed: make(chan struct{})}
+	g := &Guard{config: c, public: gateway.NewPublic(), resolvers: gateway.NewResolvers(), networks: map[*Network]struct{}{}, unfollow: func() {}, narrow: map[string]*narrow{}, changed: make(chan struct{})}
 	return g, g.Reload(ctx)
 }
 

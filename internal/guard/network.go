@@ -53,6 +53,11 @@ func (g *Guard) OpenNetwork(ctx context.Context, c sandbox.NetworkConfig) (*Netw
 	}
 	n.Network = network
 	g.mu.Lock()
+	if len(g.networks) == 0 {
+		var following context.Context
+		following, g.unfollow = context.WithCancel(context.Background())
+		g.public.Follow(following)
+	}
 	g.networks[n] = struct{}{}
 	g.mu.Unlock()
 	n.OwnerChanged()
@@ -81,6 +86,9 @@ func (n *Network) forget() {
 	n.guard.mu.Lock()
 	defer n.guard.mu.Unlock()
 	delete(n.guard.networks, n)
+	if len(n.guard.networks) == 0 {
+		n.guard.unfollow()
+	}
 }
 
 // OwnerChanged implements sandbox.Network.
