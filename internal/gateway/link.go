@@ -147,7 +147,14 @@ func (l *link) receive(frame *buffer.Buffer) {
 type frameReader struct {
 	header      [vnetHeaderLen]byte
 	first, last *buffer.View
+	// scratch is in the place of last while frames are short: a chunk is cleared when it
+	// is made, and a frame that comes alone, as all of a new connection do, would pay for
+	// 64 KiB.
+	scratch       *[lastChunk]byte
+	long, wasLong bool // a frame was, since there was none to read or in the time before
 }
+
+var scratches = sync.Pool{New: func() any { return new([lastChunk]byte) }}
 
 // next returns one frame, which the caller releases. It blocks until there is
 // one; the error means that the device was closed.
@@ -173,15 +180,27 @@ func (r *frameReader) readOnce(fd int) (int, error) {
 	if r.first == nil {
 		r.first = buffer.NewViewSize(firstChunk)
 	}
-	if r.last == nil {
-		r.last = buffer.NewViewSize(lastChunk)
-	}
+	rest := r.rest()
 	for {
-		n, err := readv3(fd, r.header[:], r.first.AsSlice(), r.last.AsSlice())
+		n, err := readv3(fd, r.header[:], r.first.AsSlice(), rest)
 		if err != unix.EINTR {
 			return n, err
 		}
 	}
+}
+
+// rest is where a frame goes on that is longer than the first chunk.
+func (r *frameReader) rest() []byte {
+	if r.long || r.wasLong {
+		if r.last == nil {
+			r.last = buffer.NewViewSize(lastChunk)
+		}
+		return r.last.AsSlice()
+	}
+	if r.scratch == nil {
+		r.scratch = scratches.Get().(*[lastChunk]byte)
+	}
+	return r.scratch[:]
 }
 
 // take makes a frame of the first n bytes of the chunks.
@@ -194,9 +213,13 @@ func (r *frameReader) take(n int) *buffer.Buffer {
 		frame := buffer.MakeWithView(first)
 		return &frame
 	}
+	r.long = true
 	frame := buffer.MakeWithView(first)
 	last := r.last
 	r.last = nil
+	if last == nil {
+		last = buffer.NewViewWithData(r.scratch[:n-firstChunk])
+	}
 	last.CapLength(n - firstChunk)
 	if err := frame.Append(last); err != nil { // never: it is no view twice
 		last.Release()
@@ -211,7 +234,11 @@ func (r *frameReader) release() {
 	if r.last != nil {
 		r.last.Release()
 	}
-	r.first, r.last = nil, nil
+	if r.scratch != nil {
+		scratches.Put(r.scratch)
+	}
+	r.first, r.last, r.scratch = nil, nil, nil
+	r.long, r.wasLong = false, r.long
 }
 
 // WritePackets sends to the sandbox.
