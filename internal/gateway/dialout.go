@@ -120,11 +120,11 @@ func (n *Network) dialTCP(ctx context.Context, to netip.AddrPort) (*outsideConn,
 }
 
 func (n *Network) dialHost(ctx context.Context, to netip.AddrPort) (*outsideConn, error) {
-	conn, err := n.dialer().DialContext(ctx, "tcp", to.String())
+	conn, err := n.dialer().DialTCP(ctx, "tcp", netip.AddrPort{}, to)
 	if err != nil {
 		return nil, err
 	}
-	return &outsideConn{Conn: conn, tcp: conn.(*net.TCPConn)}, nil
+	return &outsideConn{Conn: conn, tcp: conn}, nil
 }
 
 func (n *Network) dialer() *net.Dialer {

@@ -133,11 +133,8 @@ func (n *Network) dialFlow(destination netip.AddrPort) (*net.UDPConn, judged, er
 		return nil, j, err
 	}
 	j.dialled = netip.AddrPortFrom(addresses[0], destination.Port())
-	conn, err := n.dialer().DialContext(n.ctx, "udp", j.dialled.String())
-	if err != nil {
-		return nil, j, err
-	}
-	return conn.(*net.UDPConn), j, nil
+	conn, err := n.dialer().DialUDP(n.ctx, "udp", netip.AddrPort{}, j.dialled)
+	return conn, j, err
 }
 
 // udpFlow is the two sockets of a flow.
