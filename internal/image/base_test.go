@@ -81,6 +81,6 @@ var baseChecks = []struct{ what, command string }{
 	{"the clock is UTC", `[ "$(date +%Z)" = UTC ]`},
 	{"names resolve", `grep -q '^hosts:.*files.*dns' /etc/nsswitch.conf && getent hosts localhost >/dev/null`},
 	{"no traces of this machine", `[ ! -s /etc/machine-id ] && [ "$(cat /etc/hostname)" = sandbox ]
-		umount /etc/resolv.conf && [ "$(cat /etc/resolv.conf)" = 'nameserver 10.0.0.1' ]
+		umount /etc/resolv.conf && [ "$(cat /etc/resolv.conf)" = "$(printf 'nameserver 10.0.0.1\noptions no-aaaa')" ]
 		mount --bind /run/build-resolv.conf /etc/resolv.conf`},
 }

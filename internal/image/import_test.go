@@ -234,7 +234,7 @@ func TestImportMakesAnImageOfARegistrysLayers(t *testing.T) {
 	assert.Equal(t, "100666 0:0", mode(t, tree, "usr/local/lib/x"))
 	assert.Equal(t, "41777 0:0", mode(t, tree, "tmp"))
 	assert.Equal(t, "41777 0:0", mode(t, tree, "tmp/.X11-unix"))
-	assert.Equal(t, "nameserver 10.0.0.1\n", content(t, tree, "etc/resolv.conf"))
+	assert.Equal(t, "nameserver 10.0.0.1\noptions no-aaaa\n", content(t, tree, "etc/resolv.conf"))
 	assert.Contains(t, content(t, tree, "etc/hosts"), "127.0.0.1 localhost")
 	assert.Equal(t, "", content(t, tree, "etc/machine-id"))
 	assert.NotContains(t, content(t, tree, "etc/profile"), "PATH=/usr/bin\n", "a profile that takes the image's PATH away")
