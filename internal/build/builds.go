@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,7 @@ const (
 
 // Files under images/ that builds make.
 const (
-	imagePrefix = "template-"
+	imagePrefix = sandbox.BuiltPrefix
 	upperSuffix = ".upper" // see rootFiles
 )
 
@@ -198,7 +199,8 @@ func (r *Request) check() error {
 }
 
 // Request notes a build that is to be started. Errors: *sandbox.InvalidError,
-// *sandbox.LimitError when no sandbox of the template could run within the quota,
+// *sandbox.LimitError when no sandbox of the template could run within the quota, or what
+// the key has fills it,
 // store.ErrExists when the alias is another key's, ErrTooMany.
 func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 	if err := r.check(); err != nil {
@@ -207,12 +209,17 @@ func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 	if err := r.Quota.Holds(store.Template{CPUs: r.CPUs, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes}); err != nil {
 		return store.Build{}, err
 	}
-	if err := b.makeRoom(ctx, r.KeyID); err != nil {
-		return store.Build{}, err
-	}
 	tags := r.Tags
 	if len(tags) == 0 {
 		tags = []string{store.DefaultTag}
+	}
+	if left, err := b.keptRoom(ctx, r.Quota, store.Template{KeyID: r.KeyID, Name: r.Alias, Tags: tags}); err != nil {
+		return store.Build{}, err
+	} else if left < 1 {
+		return store.Build{}, r.Quota.KeptLimit()
+	}
+	if err := b.makeRoom(ctx, r.KeyID); err != nil {
+		return store.Build{}, err
 	}
 	now := time.Now().UTC()
 	return b.config.Store.AddBuild(ctx, store.Build{
@@ -220,6 +227,15 @@ func (b *Builds) Request(ctx context.Context, r Request) (store.Build, error) {
 		State: store.BuildWaiting, CPUs: r.CPUs, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes,
 		CreatedAt: now, UpdatedAt: now,
 	})
+}
+
+// keptRoom is sandbox.KeptRoom of the templates that there are.
+func (b *Builds) keptRoom(ctx context.Context, q sandbox.Quota, t store.Template) (int64, error) {
+	if q.DiskBytes <= 0 {
+		return math.MaxInt64, nil
+	}
+	templates, err := b.config.Store.Templates(ctx)
+	return sandbox.KeptRoom(b.config.DataDir, q, templates, t), err
 }
 
 // makeRoom sees that a key may request one more build. Clients request a build before

@@ -2,12 +2,14 @@ package build
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -164,15 +166,15 @@ func TestImportedImagesHaveASizeTogether(t *testing.T) {
 }
 
 // layoutOf is a folder with an image whose one layer has a file of so many bytes.
-func layoutOf(t *testing.T, bytes int64) string {
+func layoutOf(t *testing.T, size int64) string {
 	t.Helper()
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		from, to := io.Pipe()
 		go func() {
 			w := tar.NewWriter(to)
-			err := w.WriteHeader(&tar.Header{Name: "file", Mode: 0o644, Size: bytes, Typeflag: tar.TypeReg})
-			for left := bytes; err == nil && left > 0; left -= 1 << 20 {
-				_, err = w.Write(make([]byte, min(left, 1<<20)))
+			err := w.WriteHeader(&tar.Header{Name: "file", Mode: 0o644, Size: size, Typeflag: tar.TypeReg})
+			for left := size; err == nil && left > 0; left -= 1 << 20 {
+				_, err = w.Write(bytes.Repeat([]byte{1}, int(min(left, 1<<20))))
 			}
 			to.CloseWithError(errors.Join(err, w.Close()))
 		}()
@@ -225,5 +227,45 @@ func TestAnImportIsNoLargerThanItsKeyMayHave(t *testing.T) {
 	_, b := newShop(t, store.Key{MaxDisk: MinDisk})
 	ended := made(t, b, "large", planOfImage(layoutOf(t, MinDisk+1)))
 	require.Equal(t, store.BuildError, ended.State)
-	require.Contains(t, ended.Reason, "more than 268435456 bytes of files, which the key may have by --max-disk")
+	require.Contains(t, ended.Reason, "more than 268435456 bytes of files, which is what is left of the key's --max-disk")
+}
+
+func TestWhatAKeyKeepsOnTheDiskIsBounded(t *testing.T) {
+	w, b := newShop(t, store.Key{MaxDisk: 1 << 30})
+	limit := func(bytes int64) sandbox.Quota {
+		k, err := w.Store.UpdateKey(t.Context(), "ci", func(k *store.Key) error { k.MaxDisk = bytes; return nil })
+		require.NoError(t, err)
+		return sandbox.QuotaOf(k)
+	}
+	plan := planOfImage(layoutOf(t, 300<<20))
+	require.Equal(t, store.BuildReady, made(t, b, "web", plan).State)
+	templates, err := w.Store.Templates(t.Context())
+	require.NoError(t, err)
+	has := sandbox.KeptBytes(w.Dir, "ci", templates)
+	require.Greater(t, has, int64(300<<20))
+
+	limit(has + 1<<20)
+	plan.Stages[0].Steps = []Step{{Kind: Env, Vars: []Var{{Name: "A", Value: "1"}}, Text: "ENV A"}}
+	ended := made(t, b, "other", plan)
+	require.Equal(t, store.BuildError, ended.State, "its snapshot has no room")
+	require.Equal(t, StepFinalize, ended.Step)
+	require.Contains(t, ended.Reason, "of disk in templates, snapshots and uploads")
+	require.Contains(t, ended.Reason, "--max-disk")
+	_, err = w.Store.Template(t.Context(), "other")
+	require.ErrorIs(t, err, store.ErrNotFound)
+	ended = made(t, b, "web", plan)
+	require.Equal(t, store.BuildReady, ended.State, "it takes the place of the one before: %s", ended.Reason)
+
+	hash := strings.Repeat("ab", 32)
+	var full *sandbox.LimitError
+	require.ErrorAs(t, b.Upload(t.Context(), "ci", hash, strings.NewReader(strings.Repeat("x", 2<<20))), &full)
+	require.Equal(t, "max-disk", full.Flag)
+	require.False(t, b.HasUpload("ci", hash))
+	require.NoError(t, b.Upload(t.Context(), "ci", hash, strings.NewReader("x")))
+
+	q := limit(MinDisk)
+	_, err = b.Request(t.Context(), Request{KeyID: "ci", Alias: "third", Quota: q, DiskBytes: MinDisk})
+	require.ErrorAs(t, err, &full, "nothing of it could be kept")
+	_, err = b.Request(t.Context(), Request{KeyID: "ci", Alias: "web", Quota: q, DiskBytes: MinDisk})
+	require.NoError(t, err, "it may become smaller")
 }

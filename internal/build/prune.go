@@ -31,7 +31,7 @@ const (
 	imageSpared = 10 * time.Minute
 	// importKept is how long an imported image stays that nobody uses, to be built on.
 	importKept   = 30 * 24 * time.Hour
-	importPrefix = "oci-"
+	importPrefix = sandbox.ImportedPrefix
 	pruneEvery   = time.Hour
 )
 
@@ -75,6 +75,15 @@ func (b *Builds) pruneUploads(ctx context.Context, bytes int64, dryRun bool) (go
 		deleted := owner.Name() != machineUploads && !owned(owner.Name(), keys)
 		if deleted {
 			keep = kept{}
+		}
+		for _, k := range keys {
+			if k.ID == owner.Name() && k.MaxDisk > 0 {
+				most, err := b.uploadsOf(ctx, sandbox.QuotaOf(k), k.ID)
+				if err != nil {
+					return gone, err
+				}
+				keep.bytes = min(keep.bytes, uploadsKept(most))
+			}
 		}
 		freed, err := pruneFolder(dir, keep, wanted, dryRun)
 		errs = append(errs, err)

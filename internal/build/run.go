@@ -55,7 +55,7 @@ type build struct {
 	step    int                     // the last that was settled, from 1
 	disk    int64                   // what the steps of all stages may write, bytes
 	quota   sandbox.Quota           // of its key, since it runs
-	most    int64                   // what its key may have on the disk, bytes; 0 is no limit
+	most    int64                   // what its key may still have on the disk, bytes
 	release func()                  // of what it has of its key's quota; nil when that is nothing
 	// seenBytes is what the variables take that steps see.
 	seenBytes int
@@ -137,19 +137,26 @@ const admitEvery = time.Second
 
 // admit enters a build that has a turn as one that runs.
 func (r *build) admit() error {
-	q, err := r.keyQuota()
+	record := r.record
+	q, found, err := r.b.keyQuota(r.ctx, record.KeyID)
 	if err != nil {
 		return err
 	}
-	r.quota, r.disk = q, buildDisk
+	if !found {
+		return &StepError{Message: keyDeleted}
+	}
+	r.quota = q
+	if r.most, err = r.b.keptRoom(r.ctx, q, store.Template{KeyID: record.KeyID, Name: record.Alias, Tags: record.Tags}); err != nil {
+		return err
+	}
+	if r.most < 1 {
+		return &StepError{Message: q.KeptLimit().Error()}
+	}
+	r.disk = min(buildDisk, r.most)
 	if q != (sandbox.Quota{}) {
-		record := r.record
 		t := store.Template{KeyID: record.KeyID, CPUs: record.CPUs, MemoryBytes: record.MemoryBytes, DiskBytes: record.DiskBytes}
 		if r.release, err = r.b.config.Manager.Reserve(q, t); err != nil {
 			return err
-		}
-		if r.most = q.DiskBytes; r.most > 0 {
-			r.disk = min(r.disk, r.most)
 		}
 	}
 	err = r.update(func(b *store.Build) error {
@@ -169,20 +176,17 @@ func (r *build) admit() error {
 }
 
 // keyQuota is that of the build's key as it is now.
-func (r *build) keyQuota() (sandbox.Quota, error) {
-	if r.record.KeyID == "" {
-		return sandbox.Quota{}, nil
+func (b *Builds) keyQuota(ctx context.Context, keyID string) (q sandbox.Quota, found bool, err error) {
+	if keyID == "" {
+		return q, true, nil
 	}
-	keys, err := r.b.config.Store.Keys(r.ctx)
-	if err != nil {
-		return sandbox.Quota{}, err
-	}
+	keys, err := b.config.Store.Keys(ctx)
 	for _, k := range keys {
-		if k.ID == r.record.KeyID {
-			return sandbox.QuotaOf(k), nil
+		if k.ID == keyID {
+			return sandbox.QuotaOf(k), true, nil
 		}
 	}
-	return sandbox.Quota{}, &StepError{Message: keyDeleted}
+	return q, false, err
 }
 
 // leave takes back admit.
@@ -242,7 +246,7 @@ func (r *build) run(ctx context.Context) error {
 	}
 	began := time.Now()
 	printed := &tail{}
-	made, err := r.b.config.Manager.FinishBuild(ctx, t, func(step string) {
+	made, err := r.b.config.Manager.FinishBuild(ctx, r.quota, t, func(step string) {
 		r.log.say(LevelInfo, StepFinalize, "[finalize] "+step)
 		if line, of := strings.CutPrefix(step, sandbox.StartPrefix); of {
 			printed.add(line)
@@ -250,6 +254,10 @@ func (r *build) run(ctx context.Context) error {
 	})
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sandbox.ErrTemplateNotFound) {
 		return &StepError{Message: templateDeleted, Err: err}
+	}
+	var limit *sandbox.LimitError
+	if errors.As(err, &limit) {
+		return &StepError{Step: StepFinalize, Message: limit.Error(), Err: err}
 	}
 	if err != nil {
 		message := firstLine(err.Error())

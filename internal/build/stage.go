@@ -337,9 +337,7 @@ func (r *build) imported(ctx context.Context, from From) (image.Imported, error)
 	source := image.Source{Reference: from.Image, Path: from.Archive, Login: from.Login}
 	images := r.b.config.Images
 	images.MayImport = func() error { return r.b.mayImport(ctx) }
-	if r.most > 0 {
-		images.Limits.Bytes = min(r.most, rootfs.DefaultLimits.Bytes)
-	}
+	images.Limits.Bytes = min(r.most, rootfs.DefaultLimits.Bytes)
 	imported, err := images.Import(ctx, source, r.progress())
 	if err != nil {
 		return image.Imported{}, r.notImported(err)
@@ -359,8 +357,8 @@ func (r *build) notImported(err error) error {
 	}
 	message := firstLine(err.Error())
 	var limit *rootfs.LimitError
-	if r.most > 0 && errors.As(err, &limit) && limit.Limit == r.most {
-		message += ", which the key may have by --max-disk"
+	if errors.As(err, &limit) && limit.Limit == r.most {
+		message += ", which is what is left of the key's --max-disk"
 	}
 	return &StepError{Step: StepBase, Message: message, Err: err}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
 )
 
 // MaxUpload bounds one uploaded archive, bytes.
@@ -34,18 +35,32 @@ var ErrFull = errors.New("the server's disk is too full to take files; `tombolo 
 // ErrUploads says that a key has as much uploaded as it may.
 var ErrUploads = fmt.Errorf("the key's uploads take %d GiB, or are %d files; those that no build used for an hour make room for others", int64(uploadsMost)>>30, uploadFiles)
 
-// uploadRoom sees that a key may upload one more archive: what it used longest ago
-// gives way.
-func (b *Builds) uploadRoom(dir string) error {
+// uploadsOf is how much a key may have uploaded, bytes: what its templates and snapshots
+// leave of its quota.
+func (b *Builds) uploadsOf(ctx context.Context, q sandbox.Quota, keyID string) (int64, error) {
+	left, err := b.keptRoom(ctx, q, store.Template{KeyID: keyID})
+	if err != nil || left >= uploadsMost {
+		return uploadsMost, err
+	}
+	return max(0, min(uploadsMost, left+sandbox.DiskBytes(sandbox.UploadsDir(b.config.DataDir, keyID)))), nil
+}
+
+// uploadsKept is how much of the uploads stays where a key may have so many bytes of
+// them: the rest is for those that come.
+func uploadsKept(most int64) int64 { return max(most-MaxUpload, most/2) }
+
+// uploadRoom sees that a key may upload one more archive, of so many bytes in all: what
+// it used longest ago gives way.
+func (b *Builds) uploadRoom(dir string, most int64) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	if len(entries) < uploadFiles && sandbox.DiskBytes(dir) <= uploadsMost-MaxUpload {
+	if len(entries) < uploadFiles && sandbox.DiskBytes(dir) <= uploadsKept(most) {
 		return nil
 	}
 	// Half of the files, so that it need not be done each time.
-	keep := kept{bytes: uploadsMost - MaxUpload, entries: uploadFiles / 2, time: uploadKept}
+	keep := kept{bytes: uploadsKept(most), entries: uploadFiles / 2, time: uploadKept}
 	if _, err := pruneFolder(dir, keep, b.filesWanted(), false); err != nil {
 		return err
 	}
@@ -77,10 +92,18 @@ func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Read
 	if err != nil {
 		return err
 	}
+	q, _, err := b.keyQuota(ctx, keyID)
+	if err != nil {
+		return err
+	}
+	most, err := b.uploadsOf(ctx, q, keyID)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := b.uploadRoom(filepath.Dir(path)); err != nil {
+	if err := b.uploadRoom(filepath.Dir(path), most); err != nil {
 		return err
 	}
 	file, err := os.CreateTemp(filepath.Dir(path), partialPrefix)
@@ -92,20 +115,27 @@ func (b *Builds) Upload(ctx context.Context, keyID, hash string, archive io.Read
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Join(fmt.Errorf("lock the uploaded archive: %w", err), file.Close())
 	}
-	n, err := io.Copy(file, &uploadReader{ctx: ctx, r: io.LimitReader(archive, MaxUpload+1), room: func() error {
-		if sandbox.DiskBytes(filepath.Dir(path)) > uploadsMost {
+	room := func() error {
+		if sandbox.DiskBytes(filepath.Dir(path)) > most {
+			if most < uploadsMost {
+				return q.KeptLimit()
+			}
 			return ErrUploads
 		}
 		if b.freeBytes() < spareBytes {
 			return ErrFull
 		}
 		return nil
-	}})
+	}
+	n, err := io.Copy(file, &uploadReader{ctx: ctx, r: io.LimitReader(archive, MaxUpload+1), room: room})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("keep the uploaded archive: %w", err)
 	}
 	if n > MaxUpload {
 		return ErrTooLarge
+	}
+	if err := room(); err != nil {
+		return err
 	}
 	return os.Rename(file.Name(), path)
 }
@@ -143,7 +173,7 @@ func (b *Builds) uploadPath(keyID, hash string) (string, error) {
 	if !hashPattern.MatchString(hash) {
 		return "", fmt.Errorf("%.80q is not a hash of files: 64 hex digits are", hash)
 	}
-	return filepath.Join(b.dir(uploadsDir), cmp.Or(keyID, machineUploads), hash), nil
+	return filepath.Join(sandbox.UploadsDir(b.config.DataDir, cmp.Or(keyID, machineUploads)), hash), nil
 }
 
 // uploadReader stops reading when its context ends or the disk has no room.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tombolo-dev/tombolo/internal/image"
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
@@ -35,7 +36,7 @@ func (f *quotaFlags) add(cmd *cobra.Command) {
 	flags.Float64Var(&f.createRate, "max-create-rate", 0, "creates, forks and resumes a second, e.g. 0.5; 0 is no limit")
 	flags.IntVar(&f.cpus, "max-cpus", 0, "processors of the sandboxes that run; 0 is no limit")
 	flags.Var(&f.memory, "max-memory", "memory of the sandboxes that run, e.g. 8GiB; 0 is no limit")
-	flags.Var(&f.disk, "max-disk", "disk that running sandboxes may write and paused ones hold, e.g. 100GiB; 0 is no limit")
+	flags.Var(&f.disk, "max-disk", "disk that running sandboxes may write and paused ones hold, and as much each for volumes and for templates, snapshots and uploads, e.g. 100GiB; 0 is no limit")
 	flags.IntVar(&f.snapshots, "max-snapshots", 0, "snapshots it may have; 0 is no limit")
 }
 
@@ -233,27 +234,42 @@ func newKeyList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List keys, without their secrets",
-		Args:  cobra.NoArgs,
+		Long: `List keys, without their secrets. "on disk" is what the templates, snapshots and
+uploads of a key take, which --max-disk limits; images of recipes are everybody's.`,
+		Args: cobra.NoArgs,
 		RunE: withStore(func(cmd *cobra.Command, records *sqlite.Store, _ []string) error {
 			keys, err := records.Keys(cmd.Context())
 			if err != nil {
 				return err
 			}
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			templates, err := records.Templates(cmd.Context())
+			if err != nil {
+				return err
+			}
+			type row struct {
+				store.Key
+				DiskBytes int64 `json:"diskBytes"`
+			}
+			all := []row{}
+			for _, k := range keys {
+				all = append(all, row{k, sandbox.KeptBytes(c.Data, k.ID, templates)})
+			}
 			if asJSON {
-				if keys == nil {
-					keys = []store.Key{}
-				}
-				return printJSON(keys)
+				return printJSON(all)
 			}
 			names := map[string]string{}
 			for _, k := range keys {
 				names[k.ID] = k.Name
 			}
 			var rows [][]string
-			for _, k := range keys {
-				rows = append(rows, []string{k.Name, k.ID, k.Prefix + "…", when(k.CreatedAt), when(k.LastUsed), roles(k, names), limits(k)})
+			for _, k := range all {
+				rows = append(rows, []string{k.Name, k.ID, k.Prefix + "…", when(k.CreatedAt), when(k.LastUsed), mebibytes(k.DiskBytes), roles(k.Key, names), limits(k.Key)})
 			}
-			return printTable([]string{"name", "id", "secret", "created", "last used", "roles", "limits"}, rows)
+			return printTable([]string{"name", "id", "secret", "created", "last used", "on disk", "roles", "limits"}, rows)
 		}),
 	}
 	addJSONFlag(cmd, &asJSON)

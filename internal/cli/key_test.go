@@ -2,9 +2,16 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/store"
+	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
 func TestKeyLimits(t *testing.T) {
@@ -63,6 +70,39 @@ func TestKeyLimits(t *testing.T) {
 	}
 	require.Len(t, list(), 2)
 	require.Equal(t, want, list()[1], "what was refused changed nothing")
+}
+
+func TestKeyListSaysWhatAKeyHasOnTheDisk(t *testing.T) {
+	dir := t.TempDir()
+	list := func() (keys []struct {
+		ID        string
+		DiskBytes int64
+	}) {
+		got := tombolo(t, dir, "", "key", "list", "--json")
+		require.Zero(t, got.code, got.stderr)
+		require.NoError(t, json.Unmarshal([]byte(got.stdout), &keys))
+		return keys
+	}
+	require.Zero(t, tombolo(t, dir, "", "key", "create", "ci").code)
+	key := list()[0]
+	require.Zero(t, key.DiskBytes)
+	uploads := sandbox.UploadsDir(dir, key.ID)
+	require.NoError(t, os.MkdirAll(uploads, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(uploads, "archive"), make([]byte, 3<<20), 0o600))
+	require.GreaterOrEqual(t, list()[0].DiskBytes, int64(3<<20))
+	require.Contains(t, tombolo(t, dir, "", "key", "list").stdout, " 3 MiB ")
+	require.Contains(t, occupied(dir), "images of builds 0 MiB, snapshots 0 MiB, layers 0 MiB, uploads 3 MiB")
+
+	records, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
+	require.NoError(t, err)
+	_, _, err = records.PutTemplate(t.Context(), store.Template{ID: "web", Name: "web", Tags: []string{"default"}, BuildID: "b", KeyID: key.ID, Image: "template-b.erofs"})
+	require.NoError(t, errors.Join(err, records.Close()))
+	images := filepath.Join(dir, "images")
+	require.NoError(t, os.MkdirAll(images, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(images, "template-b.erofs"), make([]byte, 2<<20), 0o600))
+	require.Contains(t, tombolo(t, dir, "", "key", "list").stdout, " 5 MiB ")
+	require.Contains(t, occupied(dir), "images of builds 2 MiB")
+	require.Regexp(t, `web +default +template +ci +web `, tombolo(t, dir, "", "template", "list").stdout)
 }
 
 func TestKeyRoles(t *testing.T) {

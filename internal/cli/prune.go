@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,9 @@ snapshots 10 minutes, layers and uploads an hour). Works beside a server.`,
 			gone, err := core.prune(cmd.Context(), dryRun)
 			if err = errors.Join(err, core.Close()); err != nil {
 				return err
+			}
+			if dryRun && !asJSON {
+				fmt.Println(occupied(c.Data))
 			}
 			return printPruned(gone, dryRun, asJSON)
 		},
@@ -69,6 +73,28 @@ func (c *core) prune(ctx context.Context, dryRun bool) ([]sandbox.Unneeded, erro
 		gone, err = append(gone, made...), errors.Join(err, pruneErr)
 	}
 	return gone, err
+}
+
+// occupied says what the kinds of files take on the disk that builds and templates have.
+func occupied(data string) string {
+	images := map[string]int64{}
+	paths, _ := filepath.Glob(filepath.Join(data, "images", "*"))
+	for _, path := range paths {
+		kind := "recipes' images"
+		switch name := filepath.Base(path); {
+		case strings.HasPrefix(name, sandbox.BuiltPrefix):
+			kind = "images of builds"
+		case strings.HasPrefix(name, sandbox.ImportedPrefix):
+			kind = "imported images"
+		}
+		images[kind] += sandbox.DiskBytes(path)
+	}
+	text := "on disk:"
+	for _, kind := range []string{"recipes' images", "imported images", "images of builds"} {
+		text += fmt.Sprintf(" %s %s,", kind, mebibytes(images[kind]))
+	}
+	return text + fmt.Sprintf(" snapshots %s, layers %s, uploads %s", mebibytes(sandbox.DiskBytes(filepath.Join(data, "snapshots"))),
+		mebibytes(sandbox.DiskBytes(filepath.Join(data, "builds", "layers"))), mebibytes(sandbox.DiskBytes(sandbox.UploadsDir(data, ""))))
 }
 
 func printPruned(gone []sandbox.Unneeded, dryRun, asJSON bool) error {

@@ -39,11 +39,11 @@ func newTemplateList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			sizes := templateSizes(c.Data, templates)
+			sizes := sandbox.TemplateSizes(c.Data, templates)
 			if asJSON {
 				type row struct {
 					store.Template
-					size
+					sandbox.TemplateSize
 				}
 				all := []row{}
 				for i, t := range templates {
@@ -51,11 +51,16 @@ func newTemplateList() *cobra.Command {
 				}
 				return printJSON(all)
 			}
+			names, err := keyNames(cmd.Context(), records)
+			if err != nil {
+				return err
+			}
 			var rows [][]string
 			for i, t := range templates {
-				rows = append(rows, []string{cmp.Or(t.Name, "-"), strings.Join(t.Tags, ","), kind(t), t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(sizes[i].Own), mebibytes(sizes[i].Shared), start(t), when(t.BuiltAt)})
+				owner := cmp.Or(names[t.KeyID], t.KeyID, "-") // a deleted key has no name
+				rows = append(rows, []string{cmp.Or(t.Name, "-"), strings.Join(t.Tags, ","), kind(t), owner, t.ID, fmt.Sprint(t.CPUs), mebibytes(t.MemoryBytes), mebibytes(sizes[i].Own), mebibytes(sizes[i].Shared), start(t), when(t.BuiltAt)})
 			}
-			return printTable([]string{"name", "tags", "kind", "id", "cpus", "memory", "own", "shared", "start", "built"}, rows)
+			return printTable([]string{"name", "tags", "kind", "key", "id", "cpus", "memory", "own", "shared", "start", "built"}, rows)
 		}),
 	}
 	addJSONFlag(cmd, &asJSON)

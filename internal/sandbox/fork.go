@@ -157,7 +157,7 @@ func (m *Manager) Snapshot(ctx context.Context, id string, req SnapshotRequest) 
 	if err != nil {
 		return store.Template{}, err
 	}
-	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil {
+	if err := m.mayAddSnapshot(ctx, s.asTemplate(req, &sharedState{}), req.Quota, 1); err != nil {
 		return store.Template{}, err
 	}
 	shared, err := m.saveShared(ctx, s, snapshotPrefix+newID(), req.DiskOnly)
@@ -173,32 +173,32 @@ func (m *Manager) Snapshot(ctx context.Context, id string, req SnapshotRequest) 
 	return t, nil
 }
 
-// mayAddSnapshot checks name and quota.
-func (m *Manager) mayAddSnapshot(ctx context.Context, keyID string, req SnapshotRequest) error {
+// mayAddSnapshot checks the name of a snapshot, and the quota, which must have room for
+// so many bytes more than its files.
+func (m *Manager) mayAddSnapshot(ctx context.Context, snapshot store.Template, q Quota, more int64) error {
 	templates, err := m.config.Store.Templates(ctx)
 	if err != nil {
 		return err
 	}
-	name := store.SplitName(req.Name)
 	count := 1
 	for _, t := range templates {
-		if t.Name != "" && t.Name == name.Alias {
-			if t.KeyID != keyID {
+		if t.Name != "" && t.Name == snapshot.Name {
+			if t.KeyID != snapshot.KeyID {
 				return templateError(t.Name, store.ErrExists)
 			}
 			if t.SourceSandbox == "" {
 				return &InvalidError{fmt.Sprintf("the name %q belongs to a template that was built: choose another, or delete that one", t.Name)}
 			}
-			if slices.Equal(t.Tags, []string{name.Tag}) {
-				count-- // it is replaced
-			}
 		}
-		if t.SourceSandbox != "" && t.KeyID == keyID {
+		if t.SourceSandbox != "" && t.KeyID == snapshot.KeyID && !replaces(snapshot, t) {
 			count++
 		}
 	}
-	if limit := req.Quota.Snapshots; limit > 0 && count > limit {
-		return &LimitError{What: "snapshots", Limit: strconv.Itoa(limit), Flag: "max-snapshots"}
+	if q.Snapshots > 0 && count > q.Snapshots {
+		return &LimitError{What: "snapshots", Limit: strconv.Itoa(q.Snapshots), Flag: "max-snapshots"}
+	}
+	if KeptRoom(m.config.DataDir, q, templates, snapshot) < more {
+		return q.KeptLimit()
 	}
 	return nil
 }
@@ -207,7 +207,9 @@ func (m *Manager) mayAddSnapshot(ctx context.Context, keyID string, req Snapshot
 func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedState, req SnapshotRequest) (store.Template, error) {
 	m.snapshots.Lock()
 	defer m.snapshots.Unlock()
-	if err := m.mayAddSnapshot(ctx, s.keyID, req); err != nil { // another was faster
+	t := s.asTemplate(req, shared)
+	saved := DiskBytes(m.snapshotDir(shared.name + partialSuffix))
+	if err := m.mayAddSnapshot(ctx, t, req.Quota, saved); err != nil { // another was faster, or it is too large
 		return store.Template{}, err
 	}
 	if err := m.commitSnapshot(shared.name, snapshotMeta{
@@ -215,7 +217,6 @@ func (m *Manager) addSnapshot(ctx context.Context, s *sandbox, shared *sharedSta
 	}); err != nil {
 		return store.Template{}, err
 	}
-	t := s.asTemplate(req, shared)
 	t.SizeBytes = DiskBytes(m.snapshotDir(shared.name)) + DiskBytes(m.imagePath(t.Image))
 	stored, replaced, err := m.config.Store.PutTemplate(ctx, t)
 	if err != nil {

@@ -404,6 +404,9 @@ func TestSnapshotsAreTemplates(t *testing.T) {
 		_, err = w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{Name: "more", Quota: sandbox.Quota{Snapshots: 1}})
 		var limit *sandbox.LimitError
 		require.ErrorAs(t, err, &limit)
+		_, err = w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{Name: "saved", Quota: sandbox.Quota{DiskBytes: 1 << 20}})
+		require.ErrorAs(t, err, &limit, "it is larger than the key's disk")
+		require.Equal(t, "max-disk", limit.Flag)
 		again, err := w.Manager.Snapshot(t.Context(), info.ID, sandbox.SnapshotRequest{Name: "saved", Quota: sandbox.Quota{Snapshots: 1}})
 		require.NoError(t, err, "it takes the place of the one of that name")
 		require.Equal(t, snapshot.ID, again.ID)

@@ -70,9 +70,21 @@ func (m *Manager) BuildTemplate(ctx context.Context, t store.Template, cold bool
 }
 
 // FinishBuild is BuildTemplate for what the build with the record t.BuildID made:
-// store.ErrNotFound when the record was deleted meanwhile.
-func (m *Manager) FinishBuild(ctx context.Context, t store.Template, progress func(string)) (store.Template, error) {
-	return m.buildTemplate(ctx, t, false, progress, m.config.Store.PutBuiltTemplate)
+// store.ErrNotFound when the record was deleted meanwhile, *LimitError when its key
+// would have more on the disk than the quota lets it.
+func (m *Manager) FinishBuild(ctx context.Context, q Quota, t store.Template, progress func(string)) (store.Template, error) {
+	return m.buildTemplate(ctx, t, false, progress, func(ctx context.Context, t store.Template) (stored store.Template, replaced []store.Template, err error) {
+		m.snapshots.Lock() // so that no two share the last room
+		defer m.snapshots.Unlock()
+		templates, err := m.config.Store.Templates(ctx)
+		if err != nil {
+			return stored, nil, err
+		}
+		if KeptRoom(m.config.DataDir, q, templates, t) < 0 {
+			return stored, nil, q.KeptLimit()
+		}
+		return m.config.Store.PutBuiltTemplate(ctx, t)
+	})
 }
 
 // RefreshTemplate takes the snapshot of a build that is there anew, if it has one.
