@@ -336,7 +336,7 @@ func newPolicyExplain() *cobra.Command {
   egress api.example.com                      a name, whatever comes of it
   secret github https://api.github.com/user Authorization
   exec "rm -rf /"                             also: exec user=root language=python "…"
-  file-out /home/user/x
+  file-out /home/user/x                       also: file-out volume=ID /x
   port 8080
   lifetime 2h
   resources 4 8GiB

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tombolo-dev/tombolo/internal/audit"
+	"github.com/tombolo-dev/tombolo/internal/guard"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
@@ -28,9 +29,6 @@ func (t trail) changed(what, keyID string, of target) {
 	}{"command line", of})})
 }
 
-// maxRecordedCommand bounds a command in a record, bytes; its hash is of all of it.
-const maxRecordedCommand = 1 << 10
-
 // started records that a command is started in a sandbox.
 func (t trail) started(info sandbox.Info, e execution) {
 	words := make([]string, len(e.argv))
@@ -39,14 +37,9 @@ func (t trail) started(info sandbox.Info, e execution) {
 	}
 	a := policy.Action{Kind: policy.Exec, Command: strings.Join(words, " "), User: e.user, Cwd: e.cwd}
 	detail := struct {
-		Action policy.Action `json:"action"`
-		Hash   string        `json:"hash,omitempty"`
-		API    string        `json:"api"`
-	}{Action: a, API: "command line"}
-	if len(a.Command) > maxRecordedCommand {
-		detail.Hash = a.Hash()
-		detail.Action.Command = shorten(a.Command, maxRecordedCommand)
-	}
+		Action any    `json:"action"`
+		API    string `json:"api"`
+	}{guard.Shortened(a), "command line"}
 	t.log.Append(audit.Record{Kind: audit.Exec, Actor: "owner", SandboxID: info.ID, KeyID: info.KeyID, What: "start", Detail: audit.Detail(detail)})
 }
 

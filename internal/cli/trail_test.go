@@ -70,6 +70,10 @@ func TestCommandsOfTheOwnerAreRecorded(t *testing.T) {
 	require.JSONEq(t, `{"action":{"kind":"exec","command":"sh -c 'echo '\\''a b'\\'''","user":"root","cwd":"/srv"},"api":"command line"}`, string(log[0].Detail))
 	require.Less(t, len(log[1].Detail), audit.MaxDetail)
 	require.Contains(t, string(log[1].Detail), `"hash":"`, "what was cut is known by its hash")
+	on.started(sandbox.Info{ID: "i1"}, execution{argv: []string{"echo", strings.Repeat("\x01", 4<<10)}, cwd: strings.Repeat("/\x01", 2<<10), user: "root"})
+	require.Less(t, len(log[2].Detail), audit.MaxDetail)
+	require.Contains(t, string(log[2].Detail), `"command":"echo `, "signs that take more in JSON are no way to hide the rest")
+	require.Contains(t, string(log[2].Detail), `"hash":"`)
 }
 
 // TestNothingIsChangedUnrecorded has the log be where no log can be.

@@ -14,6 +14,7 @@ type outsideConn struct {
 	net.Conn
 	tcp *net.TCPConn   // below Conn; the same unless a proxy wants TLS
 	to  netip.AddrPort // what was connected to, by a proxy too
+	via *Proxy         // nil: directly
 }
 
 // CloseWrite ends the direction out.
@@ -77,13 +78,15 @@ func (n *Network) addressesOf(ctx context.Context, r Request) ([]netip.Addr, err
 // connected to.
 type leadsNowhere struct{ error }
 
+var errTooManyQuestions = errors.New("too many questions for names from this sandbox")
+
 // lookup asks the name servers for the addresses of a name that may be asked for, and
 // remembers those that the policy lets through; never none without an error. port is that
 // of a connection, or of datagrams, to it; 0 when there is none yet.
 func (n *Network) lookup(ctx context.Context, name string, port uint16, datagrams bool) ([]netip.Addr, error) {
 	if !n.questions.Allow() {
 		n.counters.overLimit.Add(1)
-		return nil, errors.New("too many questions for names from this sandbox")
+		return nil, errTooManyQuestions
 	}
 	question := dnsQuestion(name)
 	answer, err := n.ask(ctx, question, false)
@@ -113,10 +116,15 @@ func (n *Network) lookup(ctx context.Context, name string, port uint16, datagram
 
 // dialTCP connects to just that address, through the proxy if there is one.
 func (n *Network) dialTCP(ctx context.Context, to netip.AddrPort) (*outsideConn, error) {
-	if p := n.proxy.Load(); p != nil {
-		return n.dialByProxy(ctx, p, to)
+	p := n.proxy.Load()
+	if p == nil {
+		return n.dialHost(ctx, to)
 	}
-	return n.dialHost(ctx, to)
+	conn, err := n.dialByProxy(ctx, p, to)
+	if err == nil {
+		conn.via = p
+	}
+	return conn, err
 }
 
 func (n *Network) dialHost(ctx context.Context, to netip.AddrPort) (*outsideConn, error) {
@@ -157,5 +165,23 @@ func (n *Network) loan(conn *outsideConn, r Request) (net.Conn, error) {
 		conn.abort()
 		return nil, ErrClosed
 	}
+	if n.proxy.Load() != conn.via {
+		n.untrack(c)
+		conn.abort()
+		return nil, errors.New("the proxy of the sandbox was changed meanwhile")
+	}
 	return c, nil
+}
+
+// loans are the connections that an [Interception] uses now.
+func (n *Network) loans() []*loaned {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*loaned
+	for c := range n.open {
+		if l, ok := c.(*loaned); ok {
+			all = append(all, l)
+		}
+	}
+	return all
 }

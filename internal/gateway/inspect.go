@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -181,31 +182,31 @@ const noInterception = "requests cannot be looked at here, and the policy does n
 func (n *Network) judgeNamed(ctx context.Context, r Request, decide func(Request) Decision) Decision {
 	leads := r.Name == "" || r.Held || n.names.has(r.Destination.Addr(), r.Name)
 	if !leads && n.mayAskFor(ctx, r.Name) {
-		if !n.leadsTo(ctx, r) {
-			return n.deny(r, leadsElsewhere(r))
+		if why := n.leadsElsewhere(ctx, r); why != "" {
+			return n.deny(r, why)
 		}
 		leads = true
 	}
 	d := decide(r)
-	if d.Verdict != Deny && !leads && !n.leadsTo(ctx, r) {
-		return n.deny(r, leadsElsewhere(r))
+	if d.Verdict != Deny && !leads {
+		if why := n.leadsElsewhere(ctx, r); why != "" {
+			return n.deny(r, why)
+		}
 	}
 	return d
 }
 
-// leadsTo asks the name servers.
-func (n *Network) leadsTo(ctx context.Context, r Request) bool {
-	found, _ := n.lookup(ctx, r.Name, 0, false) // without an answer it leads nowhere
-	for _, addr := range found {
-		if addr == r.Destination.Addr() {
-			return true
-		}
+// leadsElsewhere asks the name servers, and says why a request is not for its destination,
+// or nothing.
+func (n *Network) leadsElsewhere(ctx context.Context, r Request) string {
+	found, err := n.lookup(ctx, r.Name, 0, false)
+	switch {
+	case errors.Is(err, errTooManyQuestions):
+		return fmt.Sprintf("whether the name %s leads to the address %s cannot be asked now: %v", r.Name, r.Destination.Addr(), err)
+	case slices.Contains(found, r.Destination.Addr()):
+		return ""
 	}
-	return false
-}
-
-func leadsElsewhere(r Request) string {
-	return fmt.Sprintf("the name %s does not lead to the address %s", r.Name, r.Destination.Addr())
+	return fmt.Sprintf("the name %s does not lead to the address %s", r.Name, r.Destination.Addr()) // nor does one without an answer
 }
 
 // literal returns the address that a host is given as, in its one usual form.

@@ -178,6 +178,7 @@ type idleTimer struct {
 	touched atomic.Int64 // nanoseconds since start
 	start   time.Time
 	timer   *time.Timer
+	busy    atomic.Int64 // while it is not 0, nothing is expected to move
 }
 
 func newIdleTimer(limit time.Duration, expire func()) *idleTimer {
@@ -190,11 +191,23 @@ func (t *idleTimer) touch() { t.touched.Store(int64(time.Since(t.start))) }
 
 func (t *idleTimer) check() {
 	idle := time.Since(t.start) - time.Duration(t.touched.Load())
+	if t.busy.Load() > 0 {
+		idle = 0
+	}
 	if idle >= t.limit {
 		t.expire()
 		return
 	}
 	t.timer.Reset(t.limit - idle)
+}
+
+// wait keeps it from ending until end is called.
+func (t *idleTimer) wait() (end func()) {
+	t.busy.Add(1)
+	return func() {
+		t.touch()
+		t.busy.Add(-1)
+	}
 }
 
 func (t *idleTimer) stop() { t.timer.Stop() }

@@ -157,14 +157,8 @@ func (n *Network) Recheck(ctx context.Context) error {
 	for c, j := range n.allowed {
 		open[c] = j
 	}
-	var kept []*loaned
-	for c := range n.open {
-		if l, ok := c.(*loaned); ok {
-			kept = append(kept, l)
-		}
-	}
 	n.mu.Unlock()
-	for _, l := range kept {
+	for _, l := range n.loans() {
 		if !n.mayLead(ctx, l.request, l.to) {
 			l.abort()
 		}

@@ -74,6 +74,9 @@ type Request struct {
 	OtherPaths []string
 	Query      string // as it was sent, placeholders too
 	Encrypted  bool   // within TLS
+	// Unreadable is why the answer could not be looked through; nil where it could. Where
+	// it would have to be, [Rewriter.Rewrite] fails with it before anybody is asked.
+	Unreadable error
 }
 
 // Verdict is what a policy says.

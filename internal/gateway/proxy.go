@@ -66,7 +66,8 @@ func (p *Proxy) Check() error {
 }
 
 // SetProxy has new connections made through p, or directly when p is nil. Those that
-// are open stay.
+// are open stay; but those that requests were sent on one by one end, so that none goes the
+// way of before.
 func (n *Network) SetProxy(p *Proxy) error {
 	if p != nil {
 		if err := p.Check(); err != nil {
@@ -74,6 +75,11 @@ func (n *Network) SetProxy(p *Proxy) error {
 		}
 	}
 	n.proxy.Store(p)
+	for _, l := range n.loans() {
+		if l.via != p {
+			l.abort()
+		}
+	}
 	return nil
 }
 

@@ -148,6 +148,26 @@ func TestProxyIsChecked(t *testing.T) {
 	require.NoError(t, n.SetProxy(nil))
 }
 
+// Requests that come after a change do not go the way of those before.
+func TestKeptConnectionsOfRequestsEndWhenTheProxyChanges(t *testing.T) {
+	first, second := newInternet(t), newInternet(t)
+	for _, i := range []*internet{first, second} {
+		i.name("allowed.example", allowedIP)
+		i.serve(allowedIP+":80", webServer)
+	}
+	n := first.network(&rules{allow: []string{"allowed.example"}}, withInterceptor(t))
+	conn, err := connect(t, n, "allowed.example", "80")
+	require.NoError(t, err)
+	request := "GET / HTTP/1.1\r\nHost: allowed.example\r\n\r\n"
+	for range 2 {
+		require.Equal(t, http.StatusOK, askOver(t, conn, request)[0].StatusCode)
+	}
+	require.Len(t, first.wasDialled(), 1, "it is kept")
+	require.NoError(t, n.SetProxy(second.proxy))
+	require.Equal(t, http.StatusOK, askOver(t, conn, request)[0].StatusCode)
+	require.Equal(t, []string{allowedIP + ":80"}, second.wasDialled())
+}
+
 // Datagrams have no proxy: they leave as they do without one.
 func TestDatagramsDoNotGoThroughTheProxy(t *testing.T) {
 	i := newInternet(t)

@@ -163,6 +163,13 @@ type replayed struct {
 	*insideConn
 	first []byte
 	meter meter
+	idle  *idleTimer // nil has no limit
+}
+
+func (c *replayed) touch(count int) {
+	if c.idle != nil && count > 0 {
+		c.idle.touch()
+	}
 }
 
 func (c *replayed) Read(b []byte) (int, error) {
@@ -175,6 +182,7 @@ func (c *replayed) Read(b []byte) (int, error) {
 		return count, c.meter.out.pass(count)
 	}
 	count, err := c.insideConn.Read(b)
+	c.touch(count)
 	if passed := c.meter.out.pass(count); err == nil {
 		err = passed
 	}
@@ -188,6 +196,7 @@ func (c *replayed) Write(b []byte) (int, error) {
 			return written, err
 		}
 		count, err := c.insideConn.Write(next)
+		c.touch(count)
 		if written += count; err != nil || written == len(b) {
 			return written, err
 		}

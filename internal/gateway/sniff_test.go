@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 )
 
 func TestSniff(t *testing.T) {
@@ -76,6 +77,12 @@ func TestFirstWordsAreReadOnce(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestTooManyQuestionsAreNotTakenForAnAnswer(t *testing.T) {
+	n := &Network{questions: rate.NewLimiter(0, 0)}
+	r := Request{Name: "a.example", Destination: netip.MustParseAddrPort("203.0.113.5:443")}
+	require.Contains(t, n.leadsElsewhere(t.Context(), r), "too many questions for names from this sandbox")
 }
 
 func TestHostName(t *testing.T) {

@@ -27,8 +27,8 @@ const (
 )
 
 // standIns are the addresses that stand for names in one sandbox. They are kept in
-// a file in its folder, for the next process and for what is resumed from a pause:
-// programs inside remember the addresses. The file has a place for each name,
+// a file in the folder of its run, for the next process: programs inside remember the
+// addresses. Another run begins anew somewhere, so that those of before mean nothing. The file has a place for each name,
 // written without a sync; what cannot be read costs programs a lookup. A file is made
 // with the first name.
 type standIns struct {
@@ -164,8 +164,7 @@ func (s *standIns) write(known *standIn) {
 	_, _ = s.file.WriteAt(entry[:], int64(known.number%maxStandIns)*standInEntry)
 }
 
-// close leaves the file as it is, also when the network is closed: a sandbox that
-// was paused goes on with it.
+// close leaves the file as it is, for who adopts the network; it goes with the folder.
 func (s *standIns) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

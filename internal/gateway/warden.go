@@ -19,6 +19,8 @@ func (a *arrival) intercept(j judged, f *flight) {
 	ctx, cancel := context.WithCancel(a.n.ctx)
 	defer cancel()
 	c := &interceptedConn{arrival: a, cancel: cancel, requests: map[*Request]struct{}{}}
+	c.idle = newIdleTimer(a.n.limits.TCPIdle, c.abort)
+	defer c.idle.stop()
 	if !a.n.track(c) || !a.n.stillAllowed(c, j) {
 		a.n.untrack(c)
 		c.abort()
@@ -34,7 +36,7 @@ func (a *arrival) intercept(j judged, f *flight) {
 	}
 	_ = a.inside.SetDeadline(time.Time{})
 	err := a.n.interception.Carry(context.WithValue(ctx, interceptedKey{}, c), Intercepted{
-		Conn: &replayed{insideConn: a.inside, first: f.kept, meter: m}, TLS: r.Protocol == TLS,
+		Conn: &replayed{insideConn: a.inside, first: f.kept, meter: m, idle: c.idle}, TLS: r.Protocol == TLS,
 		Name: r.Name, Names: r.Names, Destination: r.Destination, Held: r.Held,
 	})
 	if err != nil && a.n.ctx.Err() == nil {
@@ -49,6 +51,7 @@ type interceptedKey struct{}
 type interceptedConn struct {
 	arrival *arrival
 	cancel  context.CancelFunc
+	idle    *idleTimer
 
 	mu       sync.Mutex
 	requests map[*Request]struct{}
@@ -66,6 +69,14 @@ func (c *interceptedConn) watch(callOff context.CancelCauseFunc) (end func()) {
 		return func() {}
 	}
 	return c.arrival.inside.watchEnd(func() { callOff(errClientGone) })
+}
+
+// wait is for what may wait for a person. A nil connection has nothing to do.
+func (c *interceptedConn) wait() (end func()) {
+	if c == nil {
+		return func() {}
+	}
+	return c.idle.wait()
 }
 
 // begin lists a request until its ctx ends.
@@ -116,6 +127,8 @@ func (w warden) Judge(ctx context.Context, r Request) Decision {
 		return w.n.deny(r, why)
 	}
 	c, _ := ctx.Value(interceptedKey{}).(*interceptedConn)
+	defer c.wait()()
+	era := w.n.era()
 	d := w.n.judgeNamed(ctx, r, func(r Request) Decision { return w.n.decideHeld(ctx, r, c.watch) })
 	if !d.Allowed() {
 		w.n.accounts.refuse(r)
@@ -123,6 +136,14 @@ func (w warden) Judge(ctx context.Context, r Request) Decision {
 	}
 	if c != nil {
 		c.begin(ctx, r)
+	}
+	if w.n.era() != era { // a Recheck may have missed it
+		again := r
+		again.Again = true
+		if now := w.n.decide(ctx, again); !now.Allowed() {
+			w.n.accounts.refuse(r)
+			return w.n.needAllow(r, now)
+		}
 	}
 	return d
 }
@@ -167,6 +188,8 @@ func (w warden) lookedUp(r Request) string {
 
 // Rewrite implements [Warden].
 func (w warden) Rewrite(ctx context.Context, r Request, out *http.Request) (Scrubber, error) {
+	c, _ := ctx.Value(interceptedKey{}).(*interceptedConn)
+	defer c.wait()()
 	if rewriter, ok := w.n.policy.Load().Policy.(Rewriter); ok {
 		return rewriter.Rewrite(ctx, r, out)
 	}

@@ -2,12 +2,14 @@ package gateway_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -127,6 +129,64 @@ func TestRequestsInTheClearAreJudgedEach(t *testing.T) {
 	}
 	require.Contains(t, bodyOf(answers[2]), "not on the list")
 	require.Equal(t, "served allowed.example /4\n", bodyOf(answers[3]))
+}
+
+// during waits before it judges addresses.
+type during struct {
+	*rules
+	at, on chan struct{}
+}
+
+func (p during) Decide(ctx context.Context, r gateway.Request) gateway.Decision {
+	if r.Protocol == gateway.DNSAnswer {
+		p.at <- struct{}{}
+		<-p.on
+	}
+	return p.rules.Decide(ctx, r)
+}
+
+func TestRulesThatChangeAfterARequestWasAllowedReachItBeforeItIsSent(t *testing.T) {
+	i := newInternet(t)
+	i.name("slow.example", allowedIP)
+	i.serve(allowedIP+":80", webServer)
+	p := during{&rules{ask: map[string]chan int{"slow.example": make(chan int, 1)}}, make(chan struct{}), make(chan struct{})}
+	n := i.network(p, withInterceptor(t))
+	conn, err := dialFromInside(t, n, "tcp4", allowedIP+":80")
+	require.NoError(t, err)
+	answered := make(chan *http.Response, 1)
+	go func() { answered <- askOver(t, conn, "GET / HTTP/1.1\r\nHost: slow.example\r\n\r\n")[0] }()
+	p.ask["slow.example"] <- 1 // a person allows it, and then it is looked up
+	<-p.at
+	n.SetPolicy(&rules{})
+	require.NoError(t, n.Recheck(t.Context()))
+	close(p.on)
+	answer := <-answered
+	require.Equal(t, http.StatusForbidden, answer.StatusCode)
+	require.Contains(t, bodyOf(answer), "not on the list")
+	require.Empty(t, i.wasDialled())
+}
+
+func TestRequestInWhichNothingMovesEndsUnlessAPersonIsWaitedFor(t *testing.T) {
+	i := newInternet(t)
+	i.name("silent.example", allowedIP)
+	i.serve(allowedIP+":80", func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	p := &rules{allow: []string{"silent.example"}, ask: map[string]chan int{"slow.example": make(chan int)}}
+	n := i.network(p, withInterceptor(t), func(c *gateway.Config) { c.Limits = gateway.Limits{TCPIdle: 500 * time.Millisecond} })
+	send := func(host string) net.Conn {
+		conn, err := connect(t, n, host, "80")
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: "+host+"\r\n\r\n")
+		require.NoError(t, err)
+		return conn
+	}
+	held := send("slow.example")
+	require.Eventually(t, func() bool { return p.waits() == 1 }, 20*time.Second, time.Millisecond)
+	silent := send("silent.example")
+	require.NoError(t, silent.SetReadDeadline(time.Now().Add(20*time.Second)))
+	_, err := io.Copy(io.Discard, silent)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "nothing moves in it")
+	require.Equal(t, 1, p.waits())
+	require.NoError(t, held.Close())
 }
 
 func TestRequestsWithinTLSAreJudgedEach(t *testing.T) {

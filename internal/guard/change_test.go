@@ -3,6 +3,7 @@ package guard_test
 import (
 	"context"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,28 @@ func holds(t *testing.T, d *approval.Desk, state approval.State) (h approval.Hol
 		return h.ID != ""
 	}, 20*time.Second, time.Millisecond)
 	return h
+}
+
+// A judgement that fails denies, also the one that is made when rules change meanwhile.
+func TestJudgementThatPanicsWhileAPersonIsAskedEndsNothingElse(t *testing.T) {
+	d := realDesk(t)
+	w := newWorld(t, d, says(policy.Egress, policy.Ask))
+	var broken atomic.Bool
+	p := w.Policy(func() *sandbox.Owner {
+		if broken.Load() {
+			panic("broken")
+		}
+		return w.owner
+	})
+	panicked := make(chan any, 1)
+	go func() {
+		defer func() { panicked <- recover() }() // as the gateway does
+		p.Decide(context.Background(), gateway.Request{Protocol: gateway.TLS, Destination: at("93.184.216.34:443"), Name: "example.com"})
+	}()
+	require.Eventually(t, func() bool { return holds(t, d, approval.Pending).Waiting == 1 }, 20*time.Second, time.Millisecond)
+	broken.Store(true)
+	require.NoError(t, w.Reload(t.Context()))
+	require.Equal(t, "broken", <-panicked)
 }
 
 // Rules that change while something waits decide it at once, and nobody is asked any more.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/netip"
+	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -137,13 +138,20 @@ func (g *Guard) askUntilDecided(ctx context.Context, s policy.Subject, a policy.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
+		defer func() {
+			if p := recover(); p != nil { // who waits judges once more, and denies
+				g.config.Log.Error("recovered from a panic in a judgement, please report it", "sandbox", s.SandboxID, "panic", p, "stack", string(debug.Stack()))
+				stop()
+			}
+		}()
 		for ctx.Err() == nil {
-			changed := g.rulesChange()
+			rules, own := g.rulesChange(s.SandboxID)
 			if decides(judge()) {
 				stop()
 			}
 			select {
-			case <-changed:
+			case <-rules:
+			case <-own:
 			case <-ctx.Done():
 			}
 		}
@@ -178,7 +186,7 @@ func (g *Guard) record(s policy.Subject, kind audit.Kind, actor, what string, a 
 	g.config.Audit.Append(audit.Record{
 		Kind: kind, Actor: actor, SandboxID: s.SandboxID, KeyID: s.KeyID, What: what,
 		Decision: decision, Rule: o.verdict.Rule, Reason: o.reason, ID: o.id,
-		DetailOf: detail{Action: shortened(a), Hold: o.hold, Scope: o.verdict.Scope},
+		DetailOf: detail{Action: Shortened(a), Hold: o.hold, Scope: o.verdict.Scope},
 	})
 }
 
@@ -189,9 +197,9 @@ const (
 	maxRecordedText    = 512
 )
 
-// shortened is an action as it is recorded: where anything of it is cut, with the hash of
+// Shortened is an action as it is recorded: where anything of it is cut, with the hash of
 // all of it.
-func shortened(a policy.Action) any {
+func Shortened(a policy.Action) any {
 	whole := a
 	for _, text := range []*string{&a.Command, &a.Path, &a.File, &a.Env, &a.Cwd, &a.User, &a.Language, &a.Method, &a.Header, &a.Name} {
 		most := maxRecordedText

@@ -134,11 +134,12 @@ func (g *Guard) tellWaiting() {
 	g.changed = make(chan struct{})
 }
 
-// rulesChange is closed when rules change.
-func (g *Guard) rulesChange() <-chan struct{} {
+// rulesChange are closed when rules for many change, and those of one sandbox.
+func (g *Guard) rulesChange(sandboxID string) (rules, own <-chan struct{}) {
+	kept := g.narrowOf(sandboxID)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.changed
+	return g.changed, kept.changed
 }
 
 // Recheck has all open connections judged again, as after a grant was taken back.

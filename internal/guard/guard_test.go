@@ -220,7 +220,8 @@ func TestDecisions(t *testing.T) {
 // The address of a name is given to programs only where something may be reached there.
 func TestNamesLeadToWhatIsOpened(t *testing.T) {
 	w := newWorld(t, nil, policy.Table{Scope: server, Rules: []policy.Rule{{Name: "db", Kind: policy.Egress, Decision: policy.Allow,
-		Match: []policy.Match{{Host: []string{"db.example"}, Address: []string{"10.9.0.5"}, Port: []string{"5432"}}}}}})
+		Match: []policy.Match{{Host: []string{"db.example"}, Address: []string{"10.9.0.5"}, Port: []string{"5432"}},
+			{Host: []string{"web.example"}, Address: []string{"10.9.0.7"}, Port: []string{"80"}, Path: []string{"/status"}}}}}})
 	for _, row := range []struct {
 		name, to string
 		want     gateway.Verdict
@@ -231,6 +232,8 @@ func TestNamesLeadToWhatIsOpened(t *testing.T) {
 		{"db.example", "10.9.0.6:0", gateway.Deny},
 		{"db.example", "168.63.129.16:0", gateway.Deny}, // metadata
 		{"evil.com", "10.9.0.5:0", gateway.Deny},        // rebinding
+		{"web.example", "10.9.0.7:0", gateway.Allow},    // requests will be judged with it
+		{"web.example", "10.9.0.7:80", gateway.Deny},    // those of a name that was held were judged without
 	} {
 		d := w.policy.Decide(t.Context(), gateway.Request{Protocol: gateway.DNSAnswer, Name: row.name, Destination: at(row.to)})
 		require.Equal(t, row.want, d.Verdict, "%v %+v", row, d)
@@ -348,6 +351,33 @@ func TestFilesOfVolumesAreJudgedAndRecorded(t *testing.T) {
 	require.Equal(t, "no-keys", denied.Rule)
 	require.Equal(t, "deny", w.records.last(t).Decision)
 	require.NoError(t, w.AdmitVolume(t.Context(), "v2", "k2", "/keys/a"), "another key has other rules")
+}
+
+func TestAFileOfAVolumeIsApprovedForThatVolume(t *testing.T) {
+	d := realDesk(t)
+	w := newWorld(t, d, says(policy.FileOut, policy.Ask))
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	read := func(volume string) chan error {
+		done := make(chan error, 1)
+		go func() { done <- w.AdmitVolume(ctx, volume, "k1", "/report.csv") }()
+		return done
+	}
+	first := read("v1")
+	h := holds(t, d, approval.Pending)
+	require.Equal(t, "file-out volume=v1 /report.csv", h.Action.String(), "who answers is told which")
+	_, err := d.Answer(t.Context(), h.ID, approval.Answer{Hash: h.Hash, Approver: "owner", Approve: true, Reach: approval.ForTime, Duration: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, <-first)
+	require.NoError(t, <-read("v1"))
+	other := read("v2")
+	require.Eventually(t, func() bool {
+		waiting, err := d.List(t.Context(), approval.Filter{States: []approval.State{approval.Pending}})
+		require.NoError(t, err)
+		return len(waiting) == 1 && waiting[0].Action.Name == "v2"
+	}, 20*time.Second, time.Millisecond, "another volume's file is another")
+	leave()
+	require.Error(t, <-other)
 }
 
 func TestCallersMeetTheRulesOfTheMoment(t *testing.T) {

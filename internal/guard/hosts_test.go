@@ -2,7 +2,10 @@ package guard_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"testing"
@@ -17,8 +20,7 @@ import (
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
 )
 
-// newSecretWorld is newWorld with secrets, and headers set on requests to api.example.com.
-func newSecretWorld(t *testing.T, tables ...policy.Table) *world {
+func newVault(t *testing.T) *secret.Vault {
 	t.Helper()
 	dir := t.TempDir()
 	kept, err := sqlite.Open(t.Context(), filepath.Join(dir, "tombolo.db"))
@@ -26,6 +28,18 @@ func newSecretWorld(t *testing.T, tables ...policy.Table) *world {
 	t.Cleanup(func() { kept.Close() })
 	vault, err := secret.Open(t.Context(), dir, kept, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
+	return vault
+}
+
+// newSecretWorld is newWorld with secrets, and headers set on requests to api.example.com.
+func newSecretWorld(t *testing.T, tables ...policy.Table) *world {
+	t.Helper()
+	return newWorldWith(t, newVault(t), tables...)
+}
+
+func newWorldWith(t *testing.T, vault *secret.Vault, tables ...policy.Table) *world {
+	t.Helper()
+	var err error
 	w := &world{records: &records{}}
 	w.Guard, err = guard.New(t.Context(), guard.Config{
 		Store: noTemplates{}, Audit: w.records, Interceptor: interceptor{}, Vault: vault, Log: slog.New(slog.DiscardHandler),
@@ -35,6 +49,31 @@ func newSecretWorld(t *testing.T, tables ...policy.Table) *world {
 	w.own(sandbox.NetworkOptions{Headers: []sandbox.HostHeaders{{Host: "api.example.com", Headers: map[string]string{"X-Tenant": "ours"}}}})
 	w.policy = w.Policy(func() *sandbox.Owner { return w.owner })
 	return w
+}
+
+// Nobody is asked for a value, and no use is recorded, where the request cannot be sent.
+func TestSecretIsNotAskedForWhereTheAnswerCouldNotBeRead(t *testing.T) {
+	vault := newVault(t)
+	made, err := vault.Create(t.Context(), "k1", secret.New{Name: "token", Value: secret.NewValue([]byte("very-secret")), Bindings: []secret.Binding{{Host: []string{"api.example.com"}}}})
+	require.NoError(t, err)
+	w := newWorldWith(t, vault)
+	w.owner.Secrets = []string{"token"}
+	r := gateway.Request{Protocol: gateway.HTTP, Destination: at("93.184.216.34:443"), Name: "api.example.com", Method: "GET", Path: "/", Encrypted: true}
+	use := func() (*http.Request, error) {
+		out := httptest.NewRequest("GET", "https://api.example.com/", nil)
+		out.Header.Set("Authorization", made.Placeholder)
+		_, err := w.policy.(gateway.Rewriter).Rewrite(t.Context(), r, out)
+		return out, err
+	}
+	r.Unreadable = errors.New("encoded")
+	_, err = use()
+	require.ErrorIs(t, err, r.Unreadable)
+	require.Empty(t, w.records.all)
+	r.Unreadable = nil
+	out, err := use()
+	require.NoError(t, err)
+	require.Equal(t, "very-secret", out.Header.Get("Authorization"))
+	require.Equal(t, "use", w.records.last(t).What)
 }
 
 // Headers and secrets of a host are for every connection to it, however the program came

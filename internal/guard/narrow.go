@@ -15,19 +15,33 @@ type narrow struct {
 	once     hashes                          // of actions that a person approved for this once
 	rules    atomic.Pointer[policy.Compiled] // its own, as they were when they were last judged by
 
+	changed chan struct{} // closed when its rules change, and replaced; by Guard.mu
+
 	mu    sync.Mutex
 	ports map[uint16]bool
 }
 
+func newNarrow() *narrow { return &narrow{ports: map[uint16]bool{}, changed: make(chan struct{})} }
+
+// tellWaiting is [Guard.tellWaiting] for what waits in one sandbox.
+func (n *Network) tellWaiting(sandboxID string) {
+	kept := n.guard.narrowOf(sandboxID)
+	n.guard.mu.Lock()
+	defer n.guard.mu.Unlock()
+	close(kept.changed)
+	kept.changed = make(chan struct{})
+}
+
 // narrowOf is for a sandbox that there is. What is still done about one that has ended,
-// such as an answer to who waited for it, gets one that nobody keeps.
+// such as an answer to who waited for it, gets one that nobody keeps, as does what is no
+// sandbox's.
 func (g *Guard) narrowOf(sandboxID string) *narrow {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	kept := g.narrow[sandboxID]
 	if kept == nil {
-		kept = &narrow{ports: map[uint16]bool{}}
-		if !g.ended.has(sandboxID) {
+		kept = newNarrow()
+		if sandboxID != "" && !g.ended.has(sandboxID) {
 			g.narrow[sandboxID] = kept
 		}
 	}

@@ -28,6 +28,9 @@ type Network struct {
 	owner func() *sandbox.Owner
 	now   atomic.Pointer[standing]
 
+	proxying sync.Mutex
+	proxy    *sandbox.EgressProxy // that the gateway was given
+
 	rechecking sync.Mutex
 	again      atomic.Bool
 	closed     chan struct{}
@@ -98,7 +101,7 @@ func (n *Network) OwnerChanged() {
 		return
 	}
 	n.apply(o.Network)
-	n.guard.tellWaiting()
+	n.tellWaiting(o.SandboxID)
 	n.recheck()
 }
 
@@ -117,6 +120,12 @@ func (n *Network) apply(o sandbox.NetworkOptions) {
 // setProxy has connections made through p. One that cannot be used closes the way: nothing
 // goes out directly that was to go through a proxy.
 func (n *Network) setProxy(p *sandbox.EgressProxy, refuses func(netip.Addr) string) error {
+	n.proxying.Lock()
+	defer n.proxying.Unlock()
+	if p == n.proxy || p != nil && n.proxy != nil && *p == *n.proxy {
+		return nil
+	}
+	n.proxy = p
 	if p == nil {
 		return n.SetProxy(nil)
 	}
@@ -332,7 +341,12 @@ func (n judge) answer(st *standing, r gateway.Request) gateway.Decision {
 		if r.Datagrams {
 			a.Unknown = 0
 		}
-		if v := n.setFor(st, r).Judge(a); v.Decision == policy.Deny {
+		v := n.setFor(st, r).Judge(a)
+		if opened := (policy.Set{n.guard.opened.Load()}).Judge(a); v.Decision != policy.Deny && opened.Decision == "" && n.guard.public.Refuses(r.Destination.Addr()) != "" {
+			v = opened
+			v.Decision, v.Reason = policy.Deny, fmt.Sprintf("%s is opened for some requests only, and this one was judged before the name had that address: open it for all requests to the host", r.Destination.Addr())
+		}
+		if v.Decision == policy.Deny {
 			return n.refuse(st, r, a, outcome{verdict: v, reason: v.Reason, id: newID()})
 		}
 	}

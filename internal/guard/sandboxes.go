@@ -177,7 +177,7 @@ type actorKey struct{}
 // file is named as in the volume.
 func (g *Guard) AdmitVolume(ctx context.Context, volumeID, keyID, file string) error {
 	ctx = context.WithValue(ctx, actorKey{}, "volume:"+volumeID)
-	return g.admit(ctx, policy.Subject{KeyID: keyID}, nil, audit.File, "read", policy.Action{Kind: policy.FileOut, File: file})
+	return g.admit(ctx, policy.Subject{KeyID: keyID}, nil, audit.File, "read", policy.Action{Kind: policy.FileOut, File: file, Name: volumeID})
 }
 
 // HasRules implements edge.Guard.
@@ -192,11 +192,7 @@ func (g *Guard) setFor(s policy.Subject, own policy.Table) policy.Set {
 		return set
 	}
 	own.Scope = policy.Scope{Kind: policy.SandboxScope, ID: cmp.Or(s.SandboxID, "new")}
-	kept := &narrow{}
-	if s.SandboxID != "" { // else it is asked for only
-		kept = g.narrowOf(s.SandboxID)
-	}
-	return append(set, kept.compiled(own))
+	return append(set, g.narrowOf(s.SandboxID).compiled(own))
 }
 
 func (g *Guard) admitFor(ctx context.Context, info sandbox.Info, kind audit.Kind, what string, a policy.Action) error {
@@ -216,10 +212,7 @@ func (g *Guard) admit(ctx context.Context, s policy.Subject, own *policy.Table, 
 		return v
 	}
 	v := judge(*own)
-	kept := &narrow{ports: map[uint16]bool{}}
-	if s.SandboxID != "" { // before anything is waited for: the sandbox may end meanwhile, and is forgotten then
-		kept = g.narrowOf(s.SandboxID)
-	}
+	kept := g.narrowOf(s.SandboxID) // before anything is waited for: the sandbox may end meanwhile, and is forgotten then
 	o := g.settle(ctx, s, a, v, func() policy.Verdict { return judge(g.ownRules(s, *own)) }, false)
 	actor := g.actor(ctx, s, a.Kind)
 	routine := o.allowed && o.verdict.Rule == ""

@@ -70,6 +70,9 @@ func (n judge) Rewrite(ctx context.Context, r gateway.Request, out *http.Request
 	}
 	var denied *gateway.Refusal
 	result, err := st.session.Rewrite(out, r.Name, func(use secret.Use) error {
+		if r.Unreadable != nil {
+			return r.Unreadable
+		}
 		a := egress(r, "tcp", r.Name)
 		a.Kind, a.Method, a.Path, a.Secret, a.Header, a.Unknown = policy.Secret, r.Method, r.Path, use.Secret, use.Place, 0
 		o := outcome{id: newID(), reason: "secrets go over TLS only: use https", verdict: policy.Verdict{Decision: policy.Deny, Rule: "secrets-over-tls"}}

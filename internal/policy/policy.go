@@ -102,7 +102,8 @@ type Action struct {
 	// "stdin" by its standard input; empty is not at all.
 	Input string `json:"input,omitempty"`
 
-	// FileOut: absolute and clean.
+	// FileOut: absolute and clean. Name is the id of the volume where one is read by the
+	// volume's own token.
 	File string `json:"file,omitempty"`
 
 	Timeout     time.Duration `json:"timeoutNanos,omitempty"` // Lifetime

@@ -23,7 +23,7 @@ import (
 //	egress ?:443 at 192.0.2.7                   a connection to an address whose name is not known yet
 //	secret github https://api.github.com/user Authorization
 //	exec "rm -rf /"                             also: exec user=root cwd=/srv language=python "…"
-//	file-out /home/user/x
+//	file-out /home/user/x                       also: file-out volume=ID /x, of a volume by its token
 //	port 8080
 //	lifetime 2h
 //	resources 4 8GiB
@@ -244,6 +244,11 @@ func parseExec(a *Action, words []string) error {
 }
 
 func parseFileOut(a *Action, words []string) error {
+	if len(words) > 1 {
+		if id, is := strings.CutPrefix(words[0], "volume="); is && id != "" {
+			a.Name, words = id, words[1:]
+		}
+	}
 	file, err := single(words, "the file")
 	if err != nil {
 		return err
@@ -370,6 +375,9 @@ func (a Action) String() string {
 	case Exec:
 		words = append(words, a.execWords()...)
 	case FileOut:
+		if a.Name != "" {
+			words = append(words, quote("volume="+a.Name))
+		}
 		words = append(words, quote(a.File))
 	case Port:
 		words = append(words, strconv.Itoa(int(a.Port)))

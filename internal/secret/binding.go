@@ -125,8 +125,12 @@ func (b *bound) fitsHost(host string) bool {
 // ambiguous tells whether servers may read the path in different ways, so that it
 // could be another one than a binding names.
 func ambiguous(u *url.URL) bool {
-	raw := strings.ToLower(u.EscapedPath())
-	for _, part := range []string{"%2f", "%5c", "%2e", "%00", "\\", "//", ";"} {
+	raw := u.Opaque // what is sent, where it is set
+	if raw == "" {
+		raw = u.EscapedPath()
+	}
+	raw = strings.ToLower(raw)
+	for _, part := range []string{"%2f", "%5c", "%2e", "%00", "%25", "\\", "//", ";"} {
 		if strings.Contains(raw, part) {
 			return true
 		}

@@ -52,7 +52,7 @@ func TestPlaceholderBecomesTheValueWhereItIsBound(t *testing.T) {
 	session := v.Session("k", []string{h.ID, e.Name, n.Name})
 	add(t, v, "unattached", text)
 
-	type sent struct{ method, url, header, value, kind, body string }
+	type sent struct{ method, url, raw, header, value, kind, body string } // raw: the path as it is sent
 	for about, tt := range map[string]struct {
 		sent   sent
 		host   string
@@ -121,6 +121,8 @@ func TestPlaceholderBecomesTheValueWhereItIsBound(t *testing.T) {
 		"another path":                                     {sent: sent{method: "POST", url: "/v2/a", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
 		"a path that leads out of the bound one":           {sent: sent{method: "POST", url: "/v1/../admin", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
 		"a path that some servers read as the bound one":   {sent: sent{method: "POST", url: "/public/..%2fv1/a", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
+		"a slash encoded beside a letter that should be":   {sent: sent{method: "POST", url: "/v1/x%2F%C3%A9", raw: "/v1/x%2Fé", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
+		"what some servers decode twice":                   {sent: sent{method: "POST", url: "/v1/x%252fa", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
 		"encoded dots":                                     {sent: sent{method: "POST", url: "/v1/%2e%2e/a", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
 		"an empty element":                                 {sent: sent{method: "POST", url: "/v1//a", header: "X-Token", value: n.Placeholder}, strays: []secret.Use{{Secret: "narrow", Place: "X-Token"}}},
 		"a header that is not bound":                       {sent: sent{header: "X-Other", value: e.Placeholder}, strays: []secret.Use{{Secret: "everywhere", Place: "X-Other"}}},
@@ -149,6 +151,9 @@ func TestPlaceholderBecomesTheValueWhereItIsBound(t *testing.T) {
 				url = "https://api.example.com" + url
 			}
 			req := newRequest(t, orText(tt.sent.method, "GET"), url, tt.sent.body)
+			if tt.sent.raw != "" { // as package intercept has it
+				req.URL.RawPath, req.URL.Opaque = "", tt.sent.raw
+			}
 			if tt.sent.header != "" {
 				req.Header[tt.sent.header] = []string{tt.sent.value}
 			}

@@ -38,7 +38,7 @@ func requestOf(c *gateway.Intercepted, r *http.Request) (gateway.Request, *probl
 	if err != nil {
 		return request, bad("%s", err)
 	}
-	request.Path, request.OtherPaths = path, otherPaths(r.URL, path)
+	request.Path, request.OtherPaths = path, otherPaths(sentPath(r), r.URL.Path, path)
 	request.Query = r.URL.RawQuery
 	return request, nil
 }

@@ -141,6 +141,14 @@ var hostileRequests = []struct {
 		judged: "localhost GET /@scope/name or /@scope%2Fname", sent: "GET /@scope%2fname HTTP/1.1 HOST", why: "npm asks so; servers take it for a slash or a letter",
 	},
 	{
+		name: "encoded slash beside a sign that should be encoded", send: "GET /a%2Fb;\" HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
+		judged: `localhost GET /a/b;" or /a%2Fb;"`, sent: `GET /a%2Fb;" HTTP/1.1 HOST`, why: "it is sent as it came, so it is judged as it came",
+	},
+	{
+		name: "encoded slash beside a letter that should be encoded", send: "GET /a%2Fé HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
+		judged: "localhost GET /a/é or /a%2Fé", sent: "GET /a%2Fé HTTP/1.1 HOST", why: "the same",
+	},
+	{
 		name: "slash encoded twice", send: "GET /a%252Fb HTTP/1.1\r\nHost: HOST\r\n\r\n", status: 200,
 		judged: "localhost GET /a%2Fb or /a/b", sent: "GET /a%252Fb HTTP/1.1 HOST", why: "some servers decode twice",
 	},

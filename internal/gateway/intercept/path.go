@@ -2,6 +2,7 @@ package intercept
 
 import (
 	"errors"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -49,14 +50,24 @@ func judgedPath(u *url.URL) (string, error) {
 	return "", errPathDepth
 }
 
-// otherPaths are the paths besides judged that servers may take a checked one for.
-func otherPaths(u *url.URL, judged string) (others []string) {
+// sentPath is the path of a request as it is sent: as it came, also where net/url would
+// write it in another way, and then decode what is encoded in it.
+func sentPath(r *http.Request) string {
+	came, _, _ := strings.Cut(r.RequestURI, "?")
+	if strings.HasPrefix(came, "/") && !strings.HasPrefix(came, "//") {
+		return came
+	}
+	return r.URL.EscapedPath()
+}
+
+// otherPaths are the paths besides judged that servers may take a checked one for. raw is
+// what they are sent, decoded is it once decoded.
+func otherPaths(raw, decoded, judged string) (others []string) {
 	add := func(p string) {
 		if p = path.Clean(p); p != judged && !slices.Contains(others, p) {
 			others = append(others, p)
 		}
 	}
-	raw := u.EscapedPath()
 	if !strings.Contains(raw, "%") || judged == "*" {
 		return nil
 	}
@@ -64,7 +75,7 @@ func otherPaths(u *url.URL, judged string) (others []string) {
 	if p, err := url.PathUnescape(letters); err == nil {
 		add(p)
 	}
-	for decoded := u.Path; ; {
+	for {
 		again, err := url.PathUnescape(decoded)
 		if err != nil || again == decoded {
 			return others

@@ -136,13 +136,17 @@ func rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Connection")
 	}
 	passTrailers(pr)
-	x.scrubber, x.err = x.session.warden.Rewrite(out.Context(), x.request, out)
+	request := x.request
+	if encoding := messageEncoding(out.Header); encoding != "" { // servers answer in the same
+		request.Unreadable = errEncodedMessages(encoding)
+	}
+	x.scrubber, x.err = x.session.warden.Rewrite(out.Context(), request, out)
 	x.ahead.stop() // what is sent is read from now on
 	if x.err != nil || x.scrubber == nil {
 		return
 	}
 	askReadable(out.Header)
-	if encoding := messageEncoding(out.Header); encoding != "" { // servers answer in the same
+	if encoding := messageEncoding(out.Header); encoding != "" {
 		x.err = errEncodedMessages(encoding)
 	}
 }
@@ -155,11 +159,10 @@ func (e errEncodedMessages) Error() string {
 	return fmt.Sprintf("messages encoded as %s cannot be looked through for secrets: turn compression off for this host", string(e))
 }
 
-// keepPath sends a path as it came where net/url would write it in another way.
+// keepPath has the path sent that the request was judged by.
 func keepPath(pr *httputil.ProxyRequest) {
-	came, _, _ := strings.Cut(pr.In.RequestURI, "?")
-	if strings.HasPrefix(came, "/") && !strings.HasPrefix(came, "//") && came != pr.Out.URL.EscapedPath() {
-		pr.Out.URL.Opaque = came
+	if p := sentPath(pr.In); p != pr.Out.URL.EscapedPath() {
+		pr.Out.URL.Opaque = p
 	}
 }
 

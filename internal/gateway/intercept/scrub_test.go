@@ -248,7 +248,11 @@ func TestAnswersAreWholeAndReadable(t *testing.T) {
 				io.WriteString(w, "\x01\x00\x00\x00\x01x")
 			}))
 			w := inWorld(t, to, encrypted, intercept.Config{})
-			w.rewrite = scrubs(secret, placeholder)
+			scrub := scrubs(secret, placeholder)
+			w.rewrite = func(ctx context.Context, r gateway.Request, out *http.Request) (gateway.Scrubber, error) {
+				require.Equal(t, row.status == http.StatusUnsupportedMediaType, r.Unreadable != nil, "it is said before a secret is asked for")
+				return scrub(ctx, r, out)
+			}
 			req, err := http.NewRequest("POST", w.url("/echo.Echo/Whoami"), strings.NewReader("x"))
 			require.NoError(t, err)
 			for name, values := range row.asks {
