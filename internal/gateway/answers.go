@@ -12,7 +12,8 @@ import (
 // What is kept of answers of name servers, for each network.
 const (
 	maxAnswers    = 128
-	maxAnswerSize = 2 << 10          // bytes of one, packed; a longer one is not kept
+	maxAnswerSize = 2 << 10          // bytes of one, packed, with its name; a longer one is not kept
+	maxAnswerSum  = 64 << 10         // bytes of all: it is the server's memory
 	maxAnswerAge  = 60 * time.Second // whatever its records say
 	maxAbsenceAge = 10 * time.Second // that there is no such name, or no such record
 )
@@ -23,6 +24,7 @@ const (
 type answerCache struct {
 	mu   sync.Mutex
 	kept map[answerKey]keptAnswer
+	sum  int // bytes of all kept
 }
 
 type answerKey struct {
@@ -47,7 +49,7 @@ func (c *answerCache) find(key answerKey, now time.Time) *dns.Msg {
 	c.mu.Lock()
 	kept, ok := c.kept[key]
 	if ok && !now.Before(kept.until) {
-		delete(c.kept, key)
+		c.drop(key)
 		ok = false
 	}
 	c.mu.Unlock()
@@ -76,28 +78,42 @@ func (c *answerCache) add(key answerKey, answer *dns.Msg, now time.Time) {
 	// Records beside the answer are for nobody here.
 	plain := &dns.Msg{MsgHdr: answer.MsgHdr, Compress: true, Question: answer.Question, Answer: answer.Answer, Ns: answer.Ns}
 	packed, err := plain.Pack()
-	if err != nil || len(packed) > maxAnswerSize {
+	size := len(packed) + len(key.name)
+	if err != nil || size > maxAnswerSize {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.kept[key]; !known && len(c.kept) >= maxAnswers {
-		c.makeRoom(now)
+	c.drop(key)
+	if !c.hasRoom(size) {
+		c.makeRoom(now, size)
 	}
+	c.sum += size
 	c.kept[key] = keptAnswer{packed: packed, since: now, until: now.Add(age)}
 }
 
-// makeRoom forgets what does not hold any more, or else any one.
-func (c *answerCache) makeRoom(now time.Time) {
+func (c *answerCache) hasRoom(size int) bool {
+	return len(c.kept) < maxAnswers && c.sum+size <= maxAnswerSum
+}
+
+// makeRoom forgets what does not hold any more, or else any.
+func (c *answerCache) makeRoom(now time.Time, size int) {
 	for key, kept := range c.kept {
 		if !now.Before(kept.until) {
-			delete(c.kept, key)
+			c.drop(key)
 		}
 	}
 	for key := range c.kept {
-		if len(c.kept) < maxAnswers {
+		if c.hasRoom(size) {
 			return
 		}
+		c.drop(key)
+	}
+}
+
+func (c *answerCache) drop(key answerKey) {
+	if kept, known := c.kept[key]; known {
+		c.sum -= len(kept.packed) + len(key.name)
 		delete(c.kept, key)
 	}
 }

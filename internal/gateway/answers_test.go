@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,4 +98,27 @@ func TestFewAnswersAreKept(t *testing.T) {
 		require.LessOrEqual(t, len(c.kept), maxAnswers)
 	}
 	require.NotNil(t, c.find(last, now))
+}
+
+func TestLongAnswersAreKeptInBounds(t *testing.T) {
+	c, now := newAnswerCache(), time.Now()
+	var last answerKey
+	for i := range maxAnswers {
+		name := fmt.Sprintf("n%d.example.", i%100) // some come again
+		var records []string
+		for _, record := range longTexts()[:40] {
+			records = append(records, strings.Replace(record, "a.example.", name, 1))
+		}
+		key, answer := answered(t, name, dns.TypeTXT, dns.RcodeSuccess, records)
+		c.add(key, answer, now)
+		last = key
+		kept := 0
+		for key, answer := range c.kept {
+			kept += len(answer.packed) + len(key.name)
+		}
+		require.LessOrEqual(t, kept, maxAnswerSum)
+		require.Equal(t, kept, c.sum)
+	}
+	require.NotNil(t, c.find(last, now))
+	require.Greater(t, len(c.kept), 10)
 }

@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tombolo-dev/tombolo/internal/approval"
 	"github.com/tombolo-dev/tombolo/internal/gateway"
+	"github.com/tombolo-dev/tombolo/internal/guard"
 	"github.com/tombolo-dev/tombolo/internal/policy"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
 	"github.com/tombolo-dev/tombolo/internal/store/sqlite"
@@ -45,6 +47,50 @@ func holds(t *testing.T, d *approval.Desk, state approval.State) (h approval.Hol
 		return h.ID != ""
 	}, 20*time.Second, time.Millisecond)
 	return h
+}
+
+// Rules of one sandbox that change decide what waits in it, and nothing else is judged anew.
+func TestRulesOfASandboxThatChangeWakeWhatWaitsInIt(t *testing.T) {
+	d := realDesk(t)
+	g, err := guard.New(t.Context(), guard.Config{
+		Store: noTemplates{}, Audit: &records{}, Desk: d, Log: slog.New(slog.DiscardHandler),
+		Tables: func(context.Context) ([]policy.Table, error) {
+			return []policy.Table{says(policy.Egress, policy.Ask)}, nil
+		},
+	})
+	require.NoError(t, err)
+	ownedBy := func(id string) *sandbox.Owner {
+		return &sandbox.Owner{Subject: policy.Subject{SandboxID: id, KeyID: "k1"}, Log: func(bool, string) {}}
+	}
+	var owner atomic.Pointer[sandbox.Owner]
+	owner.Store(ownedBy("i1"))
+	var judged atomic.Int64
+	p := g.Policy(func() *sandbox.Owner {
+		judged.Add(1)
+		return owner.Load()
+	})
+	open := func(of func() *sandbox.Owner) *guard.Network {
+		n, err := g.OpenNetwork(t.Context(), sandbox.NetworkConfig{Dir: t.TempDir(), Owner: of})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		return n
+	}
+	other := ownedBy("i2")
+	others, own := open(func() *sandbox.Owner { return other }), open(owner.Load)
+	done := make(chan gateway.Verdict, 1)
+	go func() {
+		done <- p.Decide(context.Background(), gateway.Request{Protocol: gateway.TLS, Destination: at("93.184.216.34:443"), Name: "example.com"}).Verdict
+	}()
+	require.Eventually(t, func() bool { return holds(t, d, approval.Pending).Waiting == 1 && judged.Load() == 2 }, 20*time.Second, time.Millisecond)
+	for range 1000 {
+		others.OwnerChanged()
+	}
+	changed := *owner.Load()
+	changed.Rules = policy.Table{Rules: []policy.Rule{{Name: "no", Kind: policy.Egress, Decision: policy.Deny}}}
+	owner.Store(&changed)
+	own.OwnerChanged()
+	require.Equal(t, gateway.Deny, <-done)
+	require.EqualValues(t, 4, judged.Load(), "when it came, before it waited, when its rules changed, and to the end")
 }
 
 // A judgement that fails denies, also the one that is made when rules change meanwhile.
