@@ -18,9 +18,11 @@ func TestMemoryLimitEndsTheProcessAndNotTheSandbox(t *testing.T) {
 	info := w.Create(t, sandboxtest.Warm)
 	other := w.Start(t, info, "sleep")
 	other.Expect("asleep")
-	end := w.Start(t, info, "eat").Wait()
-	require.Contains(t, end.GetError(), "memory", "the caller is not told why its process ended: %v", end)
-	require.NotEqual(t, int32(0), end.GetExitCode())
+	for range 3 { // whoever comes next is not ended for what the last one had
+		end := w.Start(t, info, "eat").Wait()
+		require.Contains(t, end.GetError(), "memory", "the caller is not told why its process ended: %v", end)
+		require.NotEqual(t, int32(0), end.GetExitCode())
+	}
 
 	require.Equal(t, "hello\n", w.Run(t, info, "echo", "hello"))
 	conn, err := w.Manager.Dial(t.Context(), info.ID, 8000)

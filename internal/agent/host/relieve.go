@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -76,7 +77,23 @@ func (r *reliever) relieve(limit int64) (hostapi.Relieved, error) {
 	if err := unix.Kill(worst.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return hostapi.Relieved{}, fmt.Errorf("end process %d (%s): %w", ended.PID, ended.Name, err)
 	}
+	r.awaitEnd(worst.pid)
 	return ended, nil
+}
+
+// endPatience is how long a process that was ended may take to let go of its memory.
+const endPatience = 2 * time.Second
+
+// awaitEnd returns when a process has no memory any more, so that whoever asks again
+// does not have the next one ended for what this one still held. On a machine that is
+// busy it takes its time.
+func (r *reliever) awaitEnd(pid int) {
+	var c candidate
+	for began := time.Now(); time.Since(began) < endPatience; time.Sleep(5 * time.Millisecond) {
+		if !r.read(pid, &c) || c.rss == 0 {
+			return
+		}
+	}
 }
 
 func (r *reliever) relieveGroup(g group, limit int64) (hostapi.Relieved, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,23 +19,28 @@ import (
 // the whole sandbox. So the group gets room above the sandbox's limit, and the
 // engine acts when the limit is reached, before the kernel would:
 //
-//   - v1: the group's OOM killer is off. At the limit the allocating threads
-//     stand still and an eventfd tells us; we widen the limit by the reserve so
-//     that the agent inside can act, ask for relief, and narrow it again.
+//   - v1: a threshold on the usage tells us by an eventfd. The group's own limit is
+//     a reserve above it, and the OOM killer is off: what gets there nevertheless
+//     stands still, and the same eventfd tells us. Nothing should get there, for
+//     the kernel cannot let a thread stand still everywhere: the sentry, whose
+//     signal frame or new thread is refused, dies of it.
 //   - v2: memory.high slows the allocating threads down and memory.events tells
-//     us. We raise it by the reserve as well, for the agent's threads would be
-//     slowed down with the others; memory.max, where the kernel kills, stays a
-//     reserve above it.
+//     us; memory.max, where the kernel kills, stays a reserve above it.
+//
+// While relief is asked for both lines are a reserve higher, for the agent's threads
+// would be held up with the others.
 const (
 	// engineMemory is what the sentry and the gofer need themselves. Measured:
 	// 35-60 MiB with some hundred processes inside.
 	engineMemory = 96 << 20
 	// reserveMemory lets the agent act while memory is exhausted.
 	reserveMemory = 128 << 20
-	// reliefEffect is how long memory may take to come back after relief, before
-	// it is asked for again: a process that was ended gives its memory up page by
-	// page, and the next one would be ended for nothing.
-	reliefEffect = 250 * time.Millisecond
+	// reliefEffect is how long nothing may come back after relief, before it is asked
+	// for again: a process that was ended gives its memory up page by page, and the
+	// next one would be ended for nothing.
+	reliefEffect = 500 * time.Millisecond
+	// reliefStep is what counts as coming back.
+	reliefStep = 1 << 20
 	// reliefPatience is how long the sandbox may stay at its limit before it is
 	// ended as a whole.
 	reliefPatience = 10 * time.Second
@@ -61,33 +67,75 @@ func (g group) watchMemoryV1(limit int64) (*memoryWatch, error) {
 	if err := g.setRoom(limit, 0); err != nil && !errors.Is(err, unix.EBUSY) {
 		return nil, err
 	}
-	controlFile := g.file("memory", "memory.oom_control")
-	if err := writeControl(controlFile, "1"); err != nil {
-		return nil, err
-	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
 	event := os.NewFile(uintptr(fd), "eventfd")
-	control, err := os.Open(controlFile)
+	err = errors.Join(
+		writeControl(g.file("memory", "memory.oom_control"), "1"),
+		g.tellBy(fd, "memory.oom_control", ""),
+		g.tellBy(fd, "memory.usage_in_bytes", strconv.FormatInt(limit+engineMemory, 10)),
+	)
 	if err != nil {
-		event.Close()
-		return nil, err
-	}
-	defer control.Close()
-	registration := fmt.Sprintf("%d %d", fd, control.Fd())
-	if err := writeControl(g.file("memory", "cgroup.event_control"), registration); err != nil {
 		event.Close()
 		return nil, err
 	}
 	wait := func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, func() { event.SetReadDeadline(time.Unix(1, 0)) })()
-		var count [8]byte
-		_, err := event.Read(count[:])
-		return errors.Join(ctx.Err(), err)
+		for {
+			if pressed, err := g.awaitPressure(ctx, limit); pressed || err != nil {
+				return errors.Join(ctx.Err(), err)
+			}
+			var count [8]byte
+			if _, err := event.Read(count[:]); err != nil || ctx.Err() != nil {
+				return errors.Join(ctx.Err(), err)
+			}
+		}
 	}
 	return &memoryWatch{wait: wait, close: func() { event.Close() }}, nil
+}
+
+// tellBy has the kernel write to an eventfd when a file of a v1 group has news.
+func (g group) tellBy(eventfd int, name, argument string) error {
+	file, err := os.Open(g.file("memory", name))
+	if err != nil {
+		return err
+	}
+	defer file.Close() // the registration is the eventfd's
+	return writeControl(g.file("memory", "cgroup.event_control"), fmt.Sprintf("%d %d %s", eventfd, file.Fd(), argument))
+}
+
+// awaitPressure returns true once memory is short, and false when the usage is below
+// the threshold, whose crossing will be told. Between, what fills the group is page
+// cache, which what is written inside may push out without a word: so it looks again
+// before the rest can have been taken.
+func (g group) awaitPressure(ctx context.Context, limit int64) (bool, error) {
+	const fastest = 1 << 30 // bytes a second that are taken at most
+	for {
+		m, err := g.memory()
+		if err != nil {
+			return false, err
+		}
+		if m.presses(limit) || g.standsStill() {
+			return true, nil
+		}
+		if m.total < limit+engineMemory {
+			return false, nil
+		}
+		left := time.Duration(float64(limit+engineMemory-m.inUse()) / fastest * float64(time.Second))
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(min(max(left, 10*time.Millisecond), time.Second)):
+		}
+	}
+}
+
+// standsStill tells whether threads wait for memory, at the limit of a v1 group.
+func (g group) standsStill() bool {
+	stat, err := readFlat(g.file("memory", "memory.oom_control"))
+	return err == nil && stat["under_oom"] > 0
 }
 
 func (g group) watchMemoryV2(limit int64) (*memoryWatch, error) {
@@ -151,12 +199,12 @@ func changed(fd int) bool {
 	return true
 }
 
-// setRoom puts the line at which allocating threads stand still (v1) or are
-// slowed down (v2) extra bytes above the limit.
+// setRoom puts the line at which we act extra bytes above the limit, as far as the
+// kernel knows of it (v2), and the one at which the kernel acts a reserve above that.
 func (g group) setRoom(limit, extra int64) error {
 	line := limit + engineMemory + extra
 	if !g.unified {
-		return writeInt(g.file("memory", "memory.limit_in_bytes"), line)
+		return writeInt(g.file("memory", "memory.limit_in_bytes"), line+reserveMemory)
 	}
 	most := writeInt(g.file("memory", "memory.max"), line+reserveMemory)
 	return errors.Join(most, writeInt(g.file("memory", "memory.high"), line))
@@ -203,17 +251,10 @@ func (i *instance) relieve(ctx context.Context, watch *memoryWatch) {
 func (i *instance) relieveOnce(ctx context.Context) bool {
 	limit := i.spec.Limits.MemoryBytes
 	room := int64(reserveMemory)
-	var asking sync.WaitGroup
-	defer asking.Wait() // who has ended something has yet to say what
-	asker := ctx
+	ask := newAsker(ctx, i.spec)
+	defer ask.work.Wait() // who has ended something has yet to say what
 	ctx, cancel := context.WithTimeout(ctx, reliefPatience)
 	defer cancel()
-	// One call at a time, beside this loop: the agent may need the room that is made
-	// here to answer at all.
-	answered := make(chan struct{}, 1)
-	answered <- struct{}{}
-	var asked time.Time // when relief was asked for last
-	var usedThen int64  // and what was used then
 	for round := 0; ; round++ {
 		i.group.setRoom(limit, room)
 		memory, err := i.group.memory()
@@ -227,18 +268,7 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 			return true
 		}
 		used := memory.inUse()
-		grows := used > usedThen+reserveMemory/2
-		if i.spec.OnPressure != nil && pressed && (grows || time.Since(asked) > reliefEffect) {
-			select {
-			case <-answered:
-				asking.Go(func() {
-					i.spec.OnPressure(asker, engine.Pressure{UsedBytes: used, LimitBytes: limit})
-					answered <- struct{}{}
-				})
-				asked, usedThen = time.Now(), used
-			default:
-			}
-		}
+		ask.look(used, pressed)
 		if used > limit+engineMemory+room*3/4 {
 			room = min(room+reserveMemory/2, 4*reserveMemory) // the agent itself may be standing still
 		}
@@ -252,4 +282,46 @@ func (i *instance) relieveOnce(ctx context.Context) bool {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// asker asks for relief, once at a time, beside who looks at the memory: the agent
+// may need the room that is made meanwhile to answer at all.
+type asker struct {
+	ctx      context.Context
+	spec     engine.Spec
+	work     sync.WaitGroup
+	answered chan struct{}
+
+	asking bool
+	lowest int64     // use since the last answer, bytes
+	shows  time.Time // until when the last answer may show in the use
+}
+
+func newAsker(ctx context.Context, spec engine.Spec) *asker {
+	return &asker{ctx: ctx, spec: spec, answered: make(chan struct{}, 1)}
+}
+
+// look is told of the memory in use every few milliseconds, and asks when it is time.
+func (a *asker) look(used int64, pressed bool) {
+	select {
+	case <-a.answered:
+		a.asking = false
+		a.lowest, a.shows = used, time.Now().Add(reliefEffect)
+	default:
+	}
+	if a.asking {
+		return
+	}
+	if used < a.lowest-reliefStep {
+		a.lowest, a.shows = used, time.Now().Add(reliefEffect)
+	}
+	grows := used > a.lowest+reserveMemory/2
+	if a.spec.OnPressure == nil || !pressed || !grows && time.Now().Before(a.shows) {
+		return
+	}
+	a.asking = true
+	a.work.Go(func() {
+		a.spec.OnPressure(a.ctx, engine.Pressure{UsedBytes: used, LimitBytes: a.spec.Limits.MemoryBytes})
+		a.answered <- struct{}{}
+	})
 }
