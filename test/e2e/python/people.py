@@ -33,7 +33,7 @@ class Owner:
     def hold(self, hold):
         return self._good("GET", f"/approvals/{hold['id']}")
 
-    def asked(self, sandbox, part="", within=15):
+    def asked(self, sandbox, part="", within=40):
         """Waits until something of the sandbox waits whose action has part in it."""
         return eventually(lambda: next((hold for hold in self.holds(sandbox) if part in str(hold["action"])), None),
                           within, f"a question about {part}")

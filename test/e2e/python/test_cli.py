@@ -37,7 +37,7 @@ def test_run_keeps_the_arguments_apart():
 
 
 ASKS = ["sh", "-c",
-        "for url in https://pypi.org/ https://registry.npmjs.org/-/ping; do curl -sS -m 15 -o /dev/null -w '%{http_code} ' $url 2>/dev/null; done"]
+        "for url in https://pypi.org/ https://registry.npmjs.org/-/ping; do curl -sS --retry 2 -m 15 -o /dev/null -w '%{http_code} ' $url 2>/dev/null; done"]
 
 
 @pytest.mark.parametrize("flags, answers", [

@@ -17,7 +17,6 @@ from server import BINARY, cgroup_folders, expect_nothing_left, traces
 from wait import eventually
 
 
-@pytest.mark.timeout(300)
 def test_twenty_cycles_of_create_and_kill_leave_nothing(serve, data):
     server = serve()
     options = server.client_options()

@@ -210,7 +210,7 @@ def test_output_without_end_is_cut(polyglot, language, code):
 
 def test_a_kernel_that_the_sandbox_installs_is_used_by_its_name(polyglot):
     polyglot.commands.run(
-        "pip install --quiet ipykernel && python3 -m ipykernel install --user --name extra", timeout=300)
+        "pip install --quiet --retries 10 ipykernel && python3 -m ipykernel install --user --name extra", timeout=300)
     execution = polyglot.run_code("import os\nprint(os.environ['OF_RUN'])\ntype(get_ipython()).__module__", language="extra", envs={"OF_RUN": "yes"})
     assert execution.error is None
     assert (execution.text, execution.logs.stdout) == ("ipykernel.zmqshell", ["yes\n"])

@@ -89,7 +89,7 @@ def own_address():
 
 
 def test_pip_installs_a_package(interpreter):
-    interpreter.commands.run("pip install --no-input --quiet six", timeout=110)
+    interpreter.commands.run("pip install --no-input --quiet --retries 10 six", timeout=110)
     execution = interpreter.run_code("import six\nsix.__name__")
     assert execution.text == "six", execution.error
 
@@ -100,7 +100,7 @@ def test_https_works_from_each_tool(interpreter):
     url = f"https://{host}/simple/six/"
     code = f"import requests\nrequests.get('{url}', timeout=30).status_code"
     assert interpreter.run_code(code).text == "200"
-    assert interpreter.commands.run(f"curl -sS -o /dev/null -w '%{{http_code}}' {url}").stdout == "200"
+    assert interpreter.commands.run(f"curl -sS --retry 2 -o /dev/null -w '%{{http_code}}' {url}").stdout == "200"
     script = f"fetch('{url}').then(r => console.log(r.status), e => console.log(e.cause || e))"
     assert interpreter.commands.run(f"node -e \"{script}\"").stdout.strip() == "200"
 

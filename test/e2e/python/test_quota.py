@@ -109,7 +109,7 @@ def test_traffic_does_not_pass_the_limit_either(key):
 def test_each_fork_is_within_the_limit_or_an_error(key):
     options = key("--max-sandboxes", "3")
     parent = create(options)
-    copies = parent.fork(count=4)
+    copies = parent.fork(count=4, timeout=300)
     assert sorted(type(copy).__name__ for copy in copies) == ["RateLimitException"] * 2 + ["Sandbox"] * 2
 
 

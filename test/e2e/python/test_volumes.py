@@ -282,7 +282,7 @@ def test_pause_fork_and_snapshot(new_volume, new_box, request):
     assert not volume.exists("/ticks")
     run(box, "pkill sleep || true")
 
-    fork = box.fork()
+    fork = box.fork(timeout=300)
     fork = fork[0] if isinstance(fork, list) else fork
     request.addfinalizer(fork.kill)
     fork.files.write("/mnt/data/file", "by the fork")

@@ -114,7 +114,7 @@ def test_options_outlive_a_pause_and_are_copied(new_box, request, world):
     box.pause()
     box = Sandbox.connect(box.sandbox_id)
     assert reaches(box, "http://good.example/") and not reaches(box, "http://other.example/")
-    copy, = box.fork()
+    copy, = box.fork(timeout=300)
     request.addfinalizer(copy.kill)
     assert reaches(copy, "http://good.example/") and not reaches(copy, "http://other.example/")
 

@@ -141,7 +141,7 @@ def test_the_value_is_nowhere(server, world, secret, request):
     # Everything that is made of a sandbox.
     snapshot = box.create_snapshot()
     request.addfinalizer(lambda: Sandbox.delete_snapshot(snapshot.snapshot_id))
-    copy, = box.fork()
+    copy, = box.fork(timeout=300)
     request.addfinalizer(copy.kill)
     assert look_inside(copy, forms)[1] == "[]"
     copy.pause()
