@@ -227,7 +227,7 @@ func TestAnImportIsNoLargerThanItsKeyMayHave(t *testing.T) {
 	_, b := newShop(t, store.Key{MaxDisk: MinDisk})
 	ended := made(t, b, "large", planOfImage(layoutOf(t, MinDisk+1)))
 	require.Equal(t, store.BuildError, ended.State)
-	require.Contains(t, ended.Reason, "more than 268435456 bytes of files, which is what is left of the key's --max-disk")
+	require.Contains(t, ended.Reason, "more than 268435456 bytes of files, which is the key's --max-disk")
 }
 
 func TestWhatAKeyKeepsOnTheDiskIsBounded(t *testing.T) {

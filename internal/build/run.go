@@ -55,7 +55,6 @@ type build struct {
 	step    int                     // the last that was settled, from 1
 	disk    int64                   // what the steps of all stages may write, bytes
 	quota   sandbox.Quota           // of its key, since it runs
-	most    int64                   // what its key may still have on the disk, bytes
 	release func()                  // of what it has of its key's quota; nil when that is nothing
 	// seenBytes is what the variables take that steps see.
 	seenBytes int
@@ -146,13 +145,14 @@ func (r *build) admit() error {
 		return &StepError{Message: keyDeleted}
 	}
 	r.quota = q
-	if r.most, err = r.b.keptRoom(r.ctx, q, store.Template{KeyID: record.KeyID, Name: record.Alias, Tags: record.Tags}); err != nil {
+	left, err := r.b.keptRoom(r.ctx, q, store.Template{KeyID: record.KeyID, Name: record.Alias, Tags: record.Tags})
+	if err != nil {
 		return err
 	}
-	if r.most < 1 {
+	if left < 1 {
 		return &StepError{Message: q.KeptLimit().Error()}
 	}
-	r.disk = min(buildDisk, r.most)
+	r.disk = min(buildDisk, left)
 	if q != (sandbox.Quota{}) {
 		t := store.Template{KeyID: record.KeyID, CPUs: record.CPUs, MemoryBytes: record.MemoryBytes, DiskBytes: record.DiskBytes}
 		if r.release, err = r.b.config.Manager.Reserve(q, t); err != nil {

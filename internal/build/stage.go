@@ -337,7 +337,9 @@ func (r *build) imported(ctx context.Context, from From) (image.Imported, error)
 	source := image.Source{Reference: from.Image, Path: from.Archive, Login: from.Login}
 	images := r.b.config.Images
 	images.MayImport = func() error { return r.b.mayImport(ctx) }
-	images.Limits.Bytes = min(r.most, rootfs.DefaultLimits.Bytes)
+	if most := r.quota.DiskBytes; most > 0 { // all of it: the key may have the image already
+		images.Limits.Bytes = min(most, rootfs.DefaultLimits.Bytes)
+	}
 	imported, err := images.Import(ctx, source, r.progress())
 	if err != nil {
 		return image.Imported{}, r.notImported(err)
@@ -357,8 +359,8 @@ func (r *build) notImported(err error) error {
 	}
 	message := firstLine(err.Error())
 	var limit *rootfs.LimitError
-	if errors.As(err, &limit) && limit.Limit == r.most {
-		message += ", which is what is left of the key's --max-disk"
+	if errors.As(err, &limit) && limit.Limit == r.quota.DiskBytes {
+		message += ", which is the key's --max-disk"
 	}
 	return &StepError{Step: StepBase, Message: message, Err: err}
 }
