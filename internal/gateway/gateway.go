@@ -171,7 +171,7 @@ func start(ctx context.Context, cfg Config, namespaceIn func(dir string) (*names
 		n.inside.start()
 	}
 	n.endInside(lost)
-	n.stopTimer = n.endLater()
+	n.stopTimer = n.endLater(lost)
 	return n, nil
 }
 

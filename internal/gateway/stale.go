@@ -44,9 +44,12 @@ func (s *stale) keepAgents(lost []stack.TransportEndpointID) (others []stack.Tra
 	return others
 }
 
-// endLater ends what is stale in a while. The returned function keeps it from it.
-func (n *Network) endLater() (stop func()) {
-	timer := time.AfterFunc(agentPatience, func() { n.endInside(n.stale.takeAll()) })
+// endLater ends in a while what is stale, and again what was lost besides: on a busy host
+// the kernel may have dropped the answers to the first attempt, since it takes some time
+// until it sends through a device that was just opened again. A connection that has ended
+// or begun anew since then loses nothing by it. The returned function keeps it from it.
+func (n *Network) endLater(lost []stack.TransportEndpointID) (stop func()) {
+	timer := time.AfterFunc(agentPatience, func() { n.endInside(append(n.stale.takeAll(), lost...)) })
 	return func() { timer.Stop() }
 }
 
