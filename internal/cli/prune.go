@@ -34,6 +34,9 @@ snapshots 10 minutes, layers and uploads an hour). Works beside a server.`,
 				return err
 			}
 			gone, err := core.prune(cmd.Context(), dryRun)
+			if len(gone) > 0 && !dryRun {
+				core.trail().changed("prune", "", prunedTarget(gone))
+			}
 			if err = errors.Join(err, core.Close()); err != nil {
 				return err
 			}
@@ -95,6 +98,16 @@ func occupied(data string) string {
 	}
 	return text + fmt.Sprintf(" snapshots %s, layers %s, uploads %s", mebibytes(sandbox.DiskBytes(filepath.Join(data, "snapshots"))),
 		mebibytes(sandbox.DiskBytes(filepath.Join(data, "builds", "layers"))), mebibytes(sandbox.DiskBytes(sandbox.UploadsDir(data, ""))))
+}
+
+// prunedTarget is what is recorded of what was removed: how many of each kind.
+func prunedTarget(gone []sandbox.Unneeded) target {
+	kinds, total := map[string]int{}, int64(0)
+	for _, u := range gone {
+		kinds[u.Kind]++
+		total += u.Bytes
+	}
+	return target{"removed": kinds, "bytes": total}
 }
 
 func printPruned(gone []sandbox.Unneeded, dryRun, asJSON bool) error {

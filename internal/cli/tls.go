@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -48,7 +49,17 @@ whoever trusts it trusts it for no other site.
 			if err != nil {
 				return fmt.Errorf("--domain: %w", err)
 			}
-			made, err := certs.InitAuthority(c.Data, domain, replace)
+			// Others reach the certificate; the log alone would make the folder root's.
+			if err := os.MkdirAll(c.Data, 0o711); err != nil {
+				return fmt.Errorf("make the data folder: %w", err)
+			}
+			made := false
+			err = withTrail(c, func(t trail) (err error) {
+				if made, err = certs.InitAuthority(c.Data, domain, replace); made {
+					t.changed("tls init", "", target{"domain": domain.Name, "replace": replace})
+				}
+				return err
+			})
 			if err != nil {
 				return err
 			}

@@ -6,11 +6,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tombolo-dev/tombolo/internal/audit"
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
+	"github.com/tombolo-dev/tombolo/internal/sandbox/sandboxtest"
 )
 
 // TestChangesOnTheCommandLineAreRecorded: who may approve, and where a value may go, is
@@ -33,6 +35,8 @@ func TestChangesOnTheCommandLineAreRecorded(t *testing.T) {
 	do("", "webhook", "update", hook, "--name", "other")
 	do("", "webhook", "delete", hook)
 	do("", "key", "delete", "alice")
+	do("", "tls", "init")
+	do("", "tls", "init")
 	require.Equal(t, 1, tombolo(t, dir, "", "key", "delete", "alice").code)
 	do("", "key", "list")
 
@@ -47,13 +51,31 @@ func TestChangesOnTheCommandLineAreRecorded(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"key create", "key create", "key update", "secret set", "secret bind", "secret delete",
-		"webhook create", "webhook update", "webhook delete", "key delete",
+		"webhook create", "webhook update", "webhook delete", "key delete", "tls init",
 	}, whats, "what failed changed nothing, and reading is not recorded")
 	require.Contains(t, lines, `"roles":["approve","audit"]`)
 	require.Contains(t, lines, "api.github.com", "where the value may go")
 	require.NotContains(t, lines, "hidden")
 	require.NotContains(t, lines, secretOfKey)
 	require.Contains(t, do("", "audit", "verify"), "the log is whole")
+}
+
+func TestWhatIsPrunedIsRecorded(t *testing.T) {
+	needAgent(t)
+	dir := sandboxtest.NewDir(t)
+	old, long := filepath.Join(dir, "snapshots", "old"), time.Now().Add(-24*time.Hour)
+	require.NoError(t, os.MkdirAll(old, 0o700))
+	require.NoError(t, os.Chtimes(old, long, long))
+	for _, args := range [][]string{{"prune", "--dry-run"}, {"prune"}, {"prune"}} {
+		got := tombolo(t, dir, "", args...)
+		require.Zero(t, got.code, got.stderr)
+	}
+	require.NoDirExists(t, old)
+	var r audit.Record
+	lines := tombolo(t, dir, "", "audit", "tail", "--json", "--kind", "api").stdout
+	require.NoError(t, json.Unmarshal([]byte(lines), &r), "one line: %s", lines)
+	require.Equal(t, "owner prune", r.Actor+" "+r.What)
+	require.Contains(t, string(r.Detail), `"snapshot":1`)
 }
 
 // heard is a log that keeps what it is told.

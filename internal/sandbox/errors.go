@@ -15,6 +15,10 @@ var (
 	ErrBusy = errors.New("sandbox is in transition")
 	// ErrStopping: the server is being stopped; the next one can be asked.
 	ErrStopping = errors.New("the server is stopping")
+	// ErrRunsOn: the machine failed to pause the sandbox, which lost nothing by it.
+	ErrRunsOn = errors.New("it runs on")
+	// ErrStillPaused: the machine failed to resume the sandbox.
+	ErrStillPaused = errors.New("it is still paused")
 	// ErrAsleep: the sandbox is paused and traffic does not resume it.
 	ErrAsleep = errors.New("sandbox is paused and not resumed by traffic")
 	// ErrNotFound: no sandbox has this id.

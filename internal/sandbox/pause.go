@@ -69,7 +69,7 @@ func (m *Manager) pause(ctx context.Context, s *sandbox, diskOnly bool, why stri
 		r.network.Release()
 		s.goOn(pauseAgain, func() { m.expire(s) })
 		s.log.warn("lifecycle", "could not be paused and runs on: "+err.Error())
-		return fmt.Errorf("pause sandbox %s: it runs on: %w", s.id, err)
+		return fmt.Errorf("pause sandbox %s: %w: %w", s.id, ErrRunsOn, err)
 	}
 	if err := m.endRun(context.WithoutCancel(ctx), s); err != nil {
 		m.config.Log.Error("a paused sandbox left something behind; a resume tries again", "sandbox", s.id, "error", err)
@@ -262,11 +262,11 @@ func (m *Manager) resume(ctx context.Context, s *sandbox, req ResumeRequest) (re
 			return false, s.goneError()
 		}
 		if m.ctx.Err() != nil {
-			return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, ErrStopping)
+			return false, fmt.Errorf("resume sandbox %s: %w: %w", s.id, ErrStillPaused, ErrStopping)
 		}
 		s.log.warn("lifecycle", "could not be resumed and is still paused: "+err.Error())
 		m.config.Log.Error("resume failed", "sandbox", s.id, "error", err, "agent", s.log.tail(20))
-		return false, fmt.Errorf("resume sandbox %s: it is still paused: %w", s.id, err)
+		return false, fmt.Errorf("resume sandbox %s: %w: %w", s.id, ErrStillPaused, err)
 	}
 	s.log.add("lifecycle", "resumed")
 	m.emit(EventResumed, s, "")

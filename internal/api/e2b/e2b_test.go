@@ -51,7 +51,10 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		{&sandbox.InvalidError{Message: "too much"}, 400, "too much"},
 		{&sandbox.DeniedError{What: "lifetime 3h", Rule: "short", Reason: "it costs", ID: "req_1"}, 403, `lifetime 3h is not allowed by the rule "short": it costs (request req_1)`},
 		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
-		{errors.New("no memory left"), 500, "no memory left"},
+		{errors.New("no memory left at /srv/hidden"), 500, "the server could not do this; its log says why"},
+		{fmt.Errorf("%w: /srv/hidden", sandbox.ErrRunsOn), 500, "could not be paused and runs on; the server's log says why"},
+		{fmt.Errorf("%w: /srv/hidden", sandbox.ErrStillPaused), 500, "could not be resumed and is still paused; the server's log says why"},
+		{fmt.Errorf("%w: %w", sandbox.ErrStillPaused, sandbox.ErrStopping), 503, "the server is stopping"},
 	}
 	for _, tt := range tests {
 		w := newWorld(t)
@@ -65,6 +68,7 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &got))
 		require.Equal(t, tt.code, got.Code)
 		require.Contains(t, got.Message, tt.message)
+		require.NotContains(t, answer.Body.String(), "hidden")
 		require.Equal(t, tt.code == 429, answer.Header().Get("Should-Retry") == "false")
 	}
 }

@@ -37,8 +37,9 @@ func invalid(format string, args ...any) *wireError {
 // meanwhile.
 const retryPatience = 10 * time.Second
 
-// encodeError is the one place that maps the core's errors to the dialect's.
-// Nobody could foresee one that becomes 500.
+// encodeError is the one place that maps the core's errors to the dialect's. Nobody
+// could foresee one that becomes 500: it names paths and programs that are not for
+// callers.
 func encodeError(err error) *wireError {
 	var (
 		wire  *wireError
@@ -79,8 +80,12 @@ func encodeError(err error) *wireError {
 		e := failure(http.StatusConflict, "the sandbox is being paused, resumed or saved just now: ask again in a moment")
 		e.retryAfter = time.Second
 		return e
+	case errors.Is(err, sandbox.ErrRunsOn):
+		return failure(http.StatusInternalServerError, "the sandbox could not be paused and runs on; the server's log says why")
+	case errors.Is(err, sandbox.ErrStillPaused):
+		return failure(http.StatusInternalServerError, "the sandbox could not be resumed and is still paused; the server's log says why")
 	}
-	return failure(http.StatusInternalServerError, "%s", err)
+	return failure(http.StatusInternalServerError, "the server could not do this; its log says why")
 }
 
 // fail answers an error.
