@@ -12,13 +12,18 @@ type Command struct {
 	User string
 }
 
-// Commands are all that a plan runs, in its order, the start and the ready command last.
+// Commands are all that a plan that was checked runs, in its order, the start and the ready command last.
 func (p Plan) Commands() (all []Command) {
 	user := ""
+	var users []string // that stages end as
 	for _, stage := range p.Stages {
-		user = "root"
-		if !stage.AsImage && stage.From.Image != "" {
+		switch from := stage.From; {
+		case from.Stage != 0:
+			user = users[from.Stage-1]
+		case !stage.AsImage && from.Image != "":
 			user = "user"
+		default:
+			user = "root"
 		}
 		for _, step := range stage.Steps {
 			switch {
@@ -30,6 +35,7 @@ func (p Plan) Commands() (all []Command) {
 				all = append(all, Command{scriptOf(step.Argv), user})
 			}
 		}
+		users = append(users, user)
 	}
 	for _, text := range []string{p.StartCmd, p.ReadyCmd} {
 		if text != "" {

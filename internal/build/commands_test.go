@@ -35,6 +35,9 @@ func TestCommandsOfAPlan(t *testing.T) {
 		{"id -u", "root"}, {"whoami", "root"},
 		{"serve", "web"}, {"curl localhost", "web"},
 	}, plan.Commands())
+	plan.Stages = append(plan.Stages, Stage{From: From{Stage: 1}, Steps: []Step{{Kind: Run, Argv: sh("make install")}}})
+	after := plan.Commands()
+	require.Equal(t, Command{"make install", "builder"}, after[len(after)-3], "a stage goes on as whom the other ended")
 	plan.Stages[0].AsImage = true
 	require.Equal(t, "root", plan.Commands()[0].User, "an image says whom")
 }

@@ -275,7 +275,7 @@ func (w *packer) arrange() ([]string, error) {
 				return nil, err
 			}
 		}
-		return []string{"."}, nil
+		return w.all(), nil
 	}
 	if w.apart && slices.ContainsFunc(w.things, w.context.isArchive) {
 		var names []string
@@ -303,10 +303,15 @@ func (w *packer) arrange() ([]string, error) {
 			return nil, err
 		}
 	}
+	return w.all(), nil
+}
+
+// all are the names of all entries; where there is none an empty folder is one.
+func (w *packer) all() []string {
 	if len(w.entries) == 0 {
 		w.entries = append(w.entries, packedEntry{name: ".", mode: fs.ModeDir | 0o755})
 	}
-	return []string{"."}, nil
+	return []string{"."}
 }
 
 // isArchive tells whether ADD unpacks a file, as far as its first bytes tell.

@@ -429,8 +429,8 @@ func (r *reading) readCommand(s *stageReading, index int, command instructions.C
 		s.add(Step{Kind: Workdir, Text: text(c), Path: c.Path})
 	case *instructions.UserCommand:
 		name, group, grouped := strings.Cut(c.User, ":")
-		if strings.Contains(c.User, "$") {
-			name = c.User // known when it is built
+		if strings.ContainsAny(c.User, "$\"'\\") {
+			name = c.User // known when it is built, without its quotes
 		} else if grouped {
 			r.note(where, "USER has the groups that the account has; the group %q is left out", group)
 		}

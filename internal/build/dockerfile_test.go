@@ -252,6 +252,8 @@ func TestContextsArePacked(t *testing.T) {
 		{"COPY --exclude=*.txt --exclude=cache app *.txt /x/", []string{"link -> main.py", "main.py=1", "out -> /etc/passwd"}},
 		{"COPY --exclude=* app /x/", []string{"./"}},
 		{"COPY --exclude=*.txt b.txt /x/", []string{"./"}},
+		{"COPY --parents --exclude=*.txt b.txt /x/", []string{"./"}},
+		{"COPY --parents --exclude=app app /x/", []string{"./"}},
 		{"COPY --parents --exclude=app/main.py --exclude=keep app /x", []string{"app/", "app/cache/", "app/cache/keep=3", "app/link -> main.py", "app/out -> /etc/passwd"}},
 		{"COPY absolute /x", []string{"absolute=1"}},
 		{"COPY up /x", []string{"up=1"}},

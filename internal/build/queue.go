@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// atOnce is how many builds run at the same time on this machine. One key may have all
+// atOnce is how many builds of this process run at the same time; `tombolo template
+// build` beside a server has turns of its own. One key may have all
 // turns but one, so that those of others need not wait for hours.
 func atOnce() int { return max(3, runtime.NumCPU()/2) }
 

@@ -20,8 +20,9 @@ type rootFiles struct {
 }
 
 // upperMost is how much may be written over an image for it to stay apart, bytes with
-// the holes in files, which the start of a sandbox fills. Apart it shares the image, on disk and in memory, with what it was made from;
-// but every sandbox is given a copy when it starts, which takes a millisecond a MB.
+// the holes in files, which the start of a sandbox fills. Apart it shares the image, on
+// disk and in memory, with what it was made from; but every sandbox is given a copy when
+// it starts, which takes a millisecond a MB.
 const upperMost = 16 << 20
 
 // image makes the root of what the stage wrote, or finds the one that an equal

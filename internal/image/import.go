@@ -109,7 +109,7 @@ func (s Source) String() string {
 // certificates of this machine are not in it: a sandbox is given them when it starts.
 func importName(digest string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", provisionVersion, digest))
-	return fmt.Sprintf("oci-%x", sum[:16])
+	return fmt.Sprintf("%s-%x", importedImages, sum[:16])
 }
 
 // found is an image at its source.

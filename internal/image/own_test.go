@@ -38,6 +38,10 @@ func TestOwnRecipes(t *testing.T) {
 	_, err = image.LoadFrom(tree, "notes")
 	require.ErrorIs(t, err, image.ErrNoRecipe)
 
+	for _, name := range []string{"oci", "template"} { // its images would be taken for others
+		_, err = image.LoadFrom(fstest.MapFS{name + "/template.yaml": {Data: []byte("name: " + name + "\ndebian: trixie\n")}}, name)
+		require.ErrorContains(t, err, "another name")
+	}
 	_, _, err = image.Own(fstest.MapFS{"base/template.yaml": {Data: []byte("name: base\ndebian: trixie\n")}})
 	require.ErrorContains(t, err, "another name")
 	_, _, err = image.Own(fstest.MapFS{})

@@ -87,6 +87,13 @@ func Recipes() []string {
 	return names
 }
 
+// What the names of images begin with that are no recipe's, before a "-": imported ones,
+// and those that builds of plans made.
+const (
+	importedImages = "oci"
+	builtImages    = "template"
+)
+
 // LoadFrom is Load for a tree of recipes of the caller's own, one folder each.
 func LoadFrom(tree fs.FS, name string) (Recipe, error) {
 	r, err := load(tree, name, nil)
@@ -105,6 +112,9 @@ func load(tree fs.FS, name string, children []string) (*Recipe, error) {
 	}
 	if !namePattern.MatchString(name) {
 		return nil, fmt.Errorf("%w: %q is not a recipe's name (lower-case letters, digits, -, _ and .)", ErrNoRecipe, name)
+	}
+	if name == importedImages || name == builtImages {
+		return nil, fmt.Errorf("no recipe can be called %s, as the images of another kind are: give it another name", name)
 	}
 	source := path.Join(name, "template.yaml")
 	text, err := fs.ReadFile(tree, source)

@@ -317,8 +317,9 @@ func (m *Manager) takeSnapshot(ctx context.Context, t store.Template, to string,
 	return r.instance.Checkpoint(ctx, to)
 }
 
-// checkAccount sees that the template's user can be in its working directory: nothing
-// else may have asked for either while it was built.
+// checkAccount sees that the template's user has an account: nothing else may have asked
+// for one while it was built. A working directory that is not there is no failure: what
+// names none starts in / then.
 func (s *sandbox) checkAccount(ctx context.Context) error {
 	t := s.template
 	if t.User == "" {
