@@ -336,6 +336,9 @@ func (b *Builds) begin(record store.Build, plan Plan, lock *os.File) error {
 	case ofKey >= waitingMost:
 		return ErrTooMany
 	}
+	if _, err := lock.WriteAt([]byte(startedMark), 0); err != nil {
+		return fmt.Errorf("write the lock of build %s: %w", id, err)
+	}
 	log, err := newJournal(b.logPath(id), b.config.Told)
 	if err != nil {
 		return fmt.Errorf("make the log of build %s: %w", id, err)
@@ -426,17 +429,23 @@ func (b *Builds) sweepRecords(ctx context.Context) error {
 	}
 	var errs []error
 	for _, record := range records {
-		if !b.started(record) && time.Since(record.CreatedAt) < uploadTime {
-			continue // it was requested and not started yet: the client uploads
+		young := time.Since(record.CreatedAt) < uploadTime
+		create := os.O_CREATE
+		if young {
+			create = 0
 		}
-		b.mu.Lock() // not between the two halves of lockFile in Start
-		lock, err := lockFile(b.lockPath(record.ID))
-		b.mu.Unlock()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			continue // it runs
-		}
-		if err != nil {
+		lock, err := openLock(b.lockPath(record.ID), create)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it was requested and not started yet: the client uploads
+			continue
+		case errors.Is(err, unix.EWOULDBLOCK): // it runs
+			continue
+		case err != nil:
 			errs = append(errs, err)
+			continue
+		}
+		if young && record.State == store.BuildWaiting && !marked(lock) { // it is just being started
+			errs = append(errs, lock.Close())
 			continue
 		}
 		errs = append(errs, b.giveUpLeft(ctx, record.ID), os.Remove(lock.Name()), lock.Close())
@@ -528,8 +537,11 @@ const (
 )
 
 // lockFile makes and locks a file, without waiting: unix.EWOULDBLOCK.
-func lockFile(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+func lockFile(path string) (*os.File, error) { return openLock(path, os.O_CREATE) }
+
+// openLock is lockFile that makes the file only where how says so (os.O_CREATE).
+func openLock(path string, how int) (*os.File, error) {
+	file, err := os.OpenFile(path, how|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -542,6 +554,15 @@ func lockFile(path string) (*os.File, error) {
 		return nil, unix.EWOULDBLOCK
 	}
 	return file, nil
+}
+
+// startedMark is in the lock of a build that was started: between the making of a lock and
+// its locking others may take it, who look for builds that nobody runs.
+const startedMark = "started\n"
+
+func marked(lock *os.File) bool {
+	info, err := lock.Stat()
+	return err != nil || info.Size() > 0
 }
 
 // isAt tells whether a path is still that of an open file.

@@ -263,6 +263,29 @@ func TestWhoLooksForLongKeepsNoBuildFromStarting(t *testing.T) {
 	require.ErrorIs(t, b.Start(t.Context(), r.ID, planOfNothing), ErrStarted)
 }
 
+// Who looks for builds that nobody runs may come between the making of a lock and its
+// locking.
+func TestABuildThatIsJustBeingStartedIsNotGivenUp(t *testing.T) {
+	b := newBuilds(t, t.TempDir())
+	r, err := b.Request(t.Context(), Request{KeyID: "key", Alias: "t"})
+	require.NoError(t, err)
+	made, err := os.Create(b.lockPath(r.ID))
+	require.NoError(t, err)
+	require.NoError(t, made.Close())
+	require.NoError(t, b.sweepRecords(t.Context()))
+	require.FileExists(t, b.lockPath(r.ID))
+	now, err := b.Get(t.Context(), r.ID)
+	require.NoError(t, err)
+	require.Equal(t, store.BuildWaiting, now.State)
+
+	require.NoError(t, os.WriteFile(b.lockPath(r.ID), []byte(startedMark), 0o600)) // and its process died
+	require.NoError(t, b.sweepRecords(t.Context()))
+	require.NoFileExists(t, b.lockPath(r.ID))
+	now, err = b.Get(t.Context(), r.ID)
+	require.NoError(t, err)
+	require.Equal(t, store.BuildError, now.State)
+}
+
 // However many start it, a build runs once.
 func TestABuildIsStartedOnce(t *testing.T) {
 	b := newBuilds(t, t.TempDir())
