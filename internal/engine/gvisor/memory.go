@@ -22,8 +22,8 @@ import (
 //   - v1: a threshold on the usage tells us by an eventfd. The group's own limit is
 //     a reserve above it, and the OOM killer is off: what gets there nevertheless
 //     stands still, and the same eventfd tells us. Nothing should get there, for
-//     the kernel cannot let a thread stand still everywhere: the sentry, whose
-//     signal frame or new thread is refused, dies of it.
+//     not all can stand still: what the kernel does for a thread is refused memory,
+//     and the sentry has died of a fault in its own.
 //   - v2: memory.high slows the allocating threads down and memory.events tells
 //     us; memory.max, where the kernel kills, stays a reserve above it.
 //
