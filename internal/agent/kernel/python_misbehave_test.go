@@ -178,12 +178,12 @@ func TestChildrenDoNotSpeakForTheKernel(t *testing.T) {
 	b := start(t)
 	b.run("import os, sys, time, signal")
 	for name, code := range map[string]string{
-		"returns":     "pid = os.fork()\nif pid: x = os.wait()\n'parent' if pid else 'child'",
-		"raises":      "pid = os.fork()\nif pid == 0: 1/0\nos.wait(); 'parent'",
-		"exits":       "pid = os.fork()\nif pid == 0: sys.exit(3)\nos.wait(); 'parent'",
-		"is killed":   "pid = os.fork()\nif pid == 0: os.kill(os.getpid(), 9)\nos.wait(); 'parent'",
-		"forks again": "pid = os.fork()\nif pid == 0: os.fork(); os.fork()\nif pid == 0: os._exit(0)\nos.wait(); 'parent'",
-		"displays":    "pid = os.fork()\nif pid == 0: display('child')\nif pid == 0: os._exit(0)\nos.wait(); 'parent'",
+		"returns":     "pid = os.fork()\nif pid: x = os.waitpid(pid, 0)\n'parent' if pid else 'child'",
+		"raises":      "pid = os.fork()\nif pid == 0: 1/0\nos.waitpid(pid, 0); 'parent'",
+		"exits":       "pid = os.fork()\nif pid == 0: sys.exit(3)\nos.waitpid(pid, 0); 'parent'",
+		"is killed":   "pid = os.fork()\nif pid == 0: os.kill(os.getpid(), 9)\nos.waitpid(pid, 0); 'parent'",
+		"forks again": "pid = os.fork()\nif pid == 0: os.fork(); os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0); 'parent'",
+		"displays":    "pid = os.fork()\nif pid == 0: display('child')\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0); 'parent'",
 		"outlives":    "pid = os.fork()\nif pid == 0: time.sleep(0.2); os._exit(0)\n'parent'",
 	} {
 		r := b.run(code)
