@@ -166,7 +166,7 @@ func (m *Manager) checkRoom(ctx context.Context, r *run, dir string, diskOnly bo
 		return err
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; free < need {
-		return fmt.Errorf("not enough space on the server's disk: its state may take %d MiB, %d MiB are free", need>>20, free>>20)
+		return fmt.Errorf("its state may take %d MiB, %d MiB are free: %w", need>>20, free>>20, unix.ENOSPC)
 	}
 	return nil
 }

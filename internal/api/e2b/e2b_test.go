@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +54,8 @@ func TestErrorsOfTheCoreBecomeTheirCodes(t *testing.T) {
 		{sandbox.ErrTemplateNotFound, 404, "template 'base' not found"},
 		{errors.New("no memory left at /srv/hidden"), 500, "the server could not do this; its log says why"},
 		{fmt.Errorf("%w: /srv/hidden", sandbox.ErrRunsOn), 500, "could not be paused and runs on; the server's log says why"},
+		{fmt.Errorf("%w: /srv/hidden: %w", sandbox.ErrRunsOn, syscall.ENOSPC), 507, "runs on: the disk of the server is full"},
+		{fmt.Errorf("/srv/hidden: %w", syscall.ENOSPC), 507, "the disk of the server is full"},
 		{fmt.Errorf("%w: /srv/hidden", sandbox.ErrStillPaused), 500, "could not be resumed and is still paused; the server's log says why"},
 		{fmt.Errorf("%w: %w", sandbox.ErrStillPaused, sandbox.ErrStopping), 503, "the server is stopping"},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/tombolo-dev/tombolo/internal/sandbox"
@@ -80,6 +81,10 @@ func encodeError(err error) *wireError {
 		e := failure(http.StatusConflict, "the sandbox is being paused, resumed or saved just now: ask again in a moment")
 		e.retryAfter = time.Second
 		return e
+	case errors.Is(err, syscall.ENOSPC) && errors.Is(err, sandbox.ErrRunsOn):
+		return failure(http.StatusInsufficientStorage, "the sandbox could not be paused and runs on: the disk of the server is full")
+	case errors.Is(err, syscall.ENOSPC):
+		return failure(http.StatusInsufficientStorage, "the disk of the server is full")
 	case errors.Is(err, sandbox.ErrRunsOn):
 		return failure(http.StatusInternalServerError, "the sandbox could not be paused and runs on; the server's log says why")
 	case errors.Is(err, sandbox.ErrStillPaused):
@@ -91,7 +96,7 @@ func encodeError(err error) *wireError {
 // fail answers an error.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := encodeError(err)
-	if e.Code == http.StatusInternalServerError {
+	if e.Code == http.StatusInternalServerError || e.Code == http.StatusInsufficientStorage {
 		if r.Context().Err() != nil {
 			e = failure(http.StatusRequestTimeout, "the client left") // for nobody
 		} else {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tombolo-dev/tombolo/internal/engine"
 )
@@ -37,4 +38,9 @@ func TestComplaintsAboutFilesOfMounts(t *testing.T) {
 	stale := (*engine.StaleError)(nil)
 	require.ErrorAs(t, explained(`checkpoint failed: checkpointing container "i1": gofer.dentry("v1/d").prepareSaveDead: invalidated dentries can't be saved`, cause), &stale)
 	require.Equal(t, "v1/d", stale.Path)
+
+	full := explained("checkpoint failed: write pages: no space left on device", cause)
+	require.ErrorIs(t, full, unix.ENOSPC)
+	require.ErrorIs(t, full, cause)
+	require.NotErrorIs(t, explained(`failed to walk "no space left on device": not a directory`, cause), unix.ENOSPC)
 }

@@ -441,9 +441,12 @@ func shortened(complaint string) string {
 var stale = regexp.MustCompile(`gofer\.dentry\(("(?:[^"\\]|\\.)*")\)\.prepareSaveDead: invalidated dentries can't be saved`)
 var missing = regexp.MustCompile(`failed to walk ("(?:[^"\\]|\\.)*") of type (0[0-7]+) in mount "[^":]*:(/[^"]*)": no such file or directory`)
 
-// explained makes err an *engine.MissingError or an *engine.StaleError when a
-// complaint says so.
+// explained makes err an *engine.MissingError or an *engine.StaleError, or one that is
+// ENOSPC, when a complaint says so.
 func explained(complaint string, err error) error {
+	if strings.HasSuffix(complaint, unix.ENOSPC.Error()) {
+		return noSpaceError{err}
+	}
 	if match := stale.FindStringSubmatch(complaint); match != nil {
 		path, _ := strconv.Unquote(match[1])
 		return &engine.StaleError{Path: path, Err: err}
@@ -461,6 +464,13 @@ func explained(complaint string, err error) error {
 	}
 	return &engine.MissingError{Target: match[3], Path: path, Type: mode, Err: err}
 }
+
+// noSpaceError says that the disk of the machine is full.
+type noSpaceError struct{ error }
+
+func (noSpaceError) Is(target error) bool { return target == unix.ENOSPC }
+
+func (e noSpaceError) Unwrap() error { return e.error }
 
 type limitedWriter struct {
 	w    io.Writer

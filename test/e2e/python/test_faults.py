@@ -14,14 +14,14 @@ from e2b import NotFoundException, Sandbox, TimeoutException
 
 from cli import as_json
 from server import BINARY, cgroup_folders, expect_nothing_left, traces
-from wait import eventually
+from wait import eventually, steady
 
 
 def test_twenty_cycles_of_create_and_kill_leave_nothing(serve, data):
     server = serve()
     options = server.client_options()
-    Sandbox.create(**options).kill()  # What the first create makes once may stay.
-    files = server.open_files()
+    Sandbox.create(**options).kill()  # What the first create makes once may stay, as what is kept for the next.
+    files = steady(server.open_files, 2, 30, "the server has prepared for the next sandbox")
     for _ in range(10):
         Sandbox.create(**options).kill()
     with concurrent.futures.ThreadPoolExecutor(5) as pool:
