@@ -482,7 +482,7 @@ func (m *Manager) Dial(ctx context.Context, id string, port uint16) (net.Conn, e
 // A restored sandbox's sockets listen again one after the other, in the first
 // moments of its run: a port that refuses then is asked again.
 const (
-	listenGrace = 2 * time.Second
+	listenGrace = time.Second
 	listenEvery = 5 * time.Millisecond
 )
 
